@@ -1,0 +1,128 @@
+# Every check and every main job, each from a fresh clone: see `make help`.
+
+# The interpreters. PYTHON makes .venv, PYTHON_NEWER .venv-newer; PYTHON_GPU is
+# used as it is, with the CUDA build of JAX that its machine has.
+PYTHON ?= python3.11
+PYTHON_NEWER ?= python3.12
+PYTHON_GPU ?= python3
+
+# ARGS is passed on: make compare ARGS="--format=json", make test ARGS="-k epilogue".
+ARGS ?=
+# Test processes side by side; "auto" is one for each core.
+PYTEST_WORKERS ?= auto
+
+VENV = .venv
+VENV_NEWER = .venv-newer
+STAMP = $(VENV)/.installed
+STAMP_NEWER = $(VENV_NEWER)/.installed
+BIN = $(VENV)/bin
+BIN_NEWER = $(VENV_NEWER)/bin
+
+# NumPy and plain Python only: seconds, so they run before what needs JAX.
+FAST_TESTS = tests/reference tests/hw_profiles
+NOT_FAST = $(FAST_TESTS:%=--ignore=%)
+PYTEST_FLAGS = -q -m "not gpu" $(ARGS)
+
+.DEFAULT_GOAL = help
+.PHONY: help venv venv-newer compare test format-check lint types unit format \
+	test-newer gpu-check gpu-test gpu-bench clean
+
+help: ## This list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo '  ARGS="..." is passed on to the program: make compare ARGS="--format=json"'
+	@echo '  PYTHON=python3.x makes the environment from another interpreter (3.11 or later).'
+
+# --- environments -------------------------------------------------------------
+
+venv: $(STAMP) ## Make .venv from the pinned versions; nothing to do where it is up to date.
+
+venv-newer: $(STAMP_NEWER) ## The same for Python 3.12 and a later JAX, in .venv-newer.
+
+# $(call install,interpreter,folder,pins): an environment with exactly the pinned
+# versions, and the project in it, editable. The folder is emptied first, so that
+# what an older pin brought does not stay. --no-build-isolation: the build uses
+# the pinned setuptools and fetches nothing.
+define install
+	echo "venv: making $(2) with $$($(1) --version), versions from $(3)"; \
+	$(1) -m venv --clear $(2) && \
+	echo "venv: installing the pinned packages (the first time downloads about 200 MB)" && \
+	$(2)/bin/python -m pip install --quiet --disable-pip-version-check -r $(3) && \
+	$(2)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation --editable . && \
+	touch $(2)/.installed && \
+	echo "venv: $(2) is ready"
+endef
+
+$(STAMP): requirements/py311.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null || { \
+	  echo "venv: PYTHON=$(PYTHON) is missing or older than Python 3.11." >&2; \
+	  echo "venv: install Python 3.11, or name an interpreter: make venv PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@$(call install,$(PYTHON),$(VENV),requirements/py311.txt)
+
+# PYTHON_NEWER if it runs, else the newest 3.12 that pyenv has installed without
+# putting it on PATH, else nothing.
+find_newer = if $(PYTHON_NEWER) -c '' 2>/dev/null; then echo "$(PYTHON_NEWER)"; \
+	elif command -v pyenv >/dev/null 2>&1; then \
+	  ls -d "$$(pyenv root)"/versions/3.12*/bin/python3.12 2>/dev/null | tail -n 1; fi
+
+$(STAMP_NEWER): requirements/py312.txt pyproject.toml
+	@newer=$$($(find_newer)); if [ -z "$$newer" ]; then \
+	  echo "venv: PYTHON_NEWER=$(PYTHON_NEWER) is missing" >&2; exit 1; fi; \
+	$(call install,$$newer,$(VENV_NEWER),requirements/py312.txt)
+
+# --- the main job -------------------------------------------------------------
+
+compare: $(STAMP) ## Run, check and price the default matmul on every default profile.
+	@$(BIN)/python -m pallas_kernels.benchmark --task=compare $(ARGS)
+
+# --- checks -------------------------------------------------------------------
+
+test: format-check lint types unit ## Everything that must pass: format, lint, types, tests.
+
+format-check: $(STAMP) ## Is every file formatted?
+	$(BIN)/ruff format --check .
+
+lint: $(STAMP) ## ruff's rules.
+	$(BIN)/ruff check .
+
+types: $(STAMP) ## mypy over the three packages.
+	$(BIN)/mypy
+
+unit: $(STAMP) ## The tests, those that need no JAX first.
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(FAST_TESTS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) tests $(NOT_FAST)
+
+format: $(STAMP) ## Format every file, and apply the lint fixes that are safe.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test-newer: ## The tests on Python 3.12 and a later JAX; skipped where there is no Python 3.12.
+	@newer=$$($(find_newer)); if [ -z "$$newer" ]; then \
+	  echo "test-newer: skipped, PYTHON_NEWER=$(PYTHON_NEWER) is missing"; \
+	else $(MAKE) --no-print-directory unit-newer; fi
+
+.PHONY: unit-newer
+unit-newer: $(STAMP_NEWER)
+	$(BIN_NEWER)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) tests
+
+# --- on a machine with an NVIDIA GPU -------------------------------------------
+
+gpu-check:
+	@PYTHONPATH=. $(PYTHON_GPU) -c 'import jax; assert jax.default_backend() == "gpu"' 2>/dev/null || { \
+	  echo "gpu: PYTHON_GPU=$(PYTHON_GPU) has no JAX that sees a GPU." >&2; \
+	  echo "gpu: install one (pip install \"jax[cuda13]>=0.10.2\"), or name the interpreter that has it:" >&2; \
+	  echo "gpu:   make gpu-test PYTHON_GPU=path/to/python" >&2; \
+	  exit 1; }
+
+gpu-test: gpu-check ## The tests that need a GPU, with the interpreter in PYTHON_GPU.
+	PYTHONPATH=. $(PYTHON_GPU) -m pytest -q -m gpu $(ARGS) tests
+
+gpu-bench: gpu-check ## The main job on a GPU, measured, with XLA's matmul beside it.
+	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=compare $(ARGS)
+	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --peers=xla $(ARGS)
+
+clean: ## Remove the environments, caches and build products.
+	rm -rf .venv .venv-newer build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
