@@ -1,0 +1,1 @@
+"""What a tile needs on chip, and what a device has."""

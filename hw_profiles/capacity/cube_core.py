@@ -1,0 +1,209 @@
+"""On-chip needs of a matmul tile on Ascend: one cube core (AIC) and its vector cores (AIV).
+
+    GM ─MTE2→ L1 ─MTE1→ L0A, L0B ─cube→ L0C ─FixPipe→ GM              no activation
+    L0C ─FixPipe→ GM ─MTE2→ UB ─vector, MTE3→ GM                      silu on 910B
+    L0C ─FixPipe→ UB ─vector, MTE3→ GM                                silu on 950
+
+Operands lie in fractals of 16 rows x 32 B, so M and N are padded to 16 and K to
+32 B. The bias enters through BT as the accumulator's first value.
+"""
+
+import dataclasses
+
+from hw_profiles import dtypes
+from hw_profiles.arguments import ceil_div, round_up
+from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
+from hw_profiles.config import MatmulConfig
+from hw_profiles.problem import MatmulProblem
+from hw_profiles.profile import NpuProfile
+
+# L0A, L0B and the UB queues hold two of everything, so that the next slice
+# arrives while this one is used (the vendor's libraries all do).
+PING_PONG = 2
+ACCUMULATOR_BYTES = 4  # float32, or int32 for int8 operands
+
+
+@dataclasses.dataclass(frozen=True)
+class CubeTile:
+  """A tile as the cube core holds it: sizes padded to fractals.
+
+  Attributes:
+    rows: Rows of A and C.
+    columns: Columns of B and C.
+    depth: Depth of the L1 tiles.
+    fractal_depth: Elements of K in one fractal.
+    l0_depth: Depth of the slices in L0A and L0B: the largest multiple of
+      `fractal_depth`, up to `depth`, of which two fit in each; 0 where not even
+      one fractal does.
+    accumulators: Tiles of C that L0C holds: 2 lets FixPipe drain one while the
+      cube fills the other.
+    slab_rows: Rows that a vector core activates at a time; 0 where there is no
+      activation, or not even one fractal's rows fit.
+    vector_rows: Rows of the tile that one vector core activates.
+  """
+
+  rows: int
+  columns: int
+  depth: int
+  fractal_depth: int
+  l0_depth: int
+  accumulators: int
+  slab_rows: int
+  vector_rows: int
+
+
+def activation_bytes_per_element(problem: MatmulProblem) -> int:
+  """UB bytes an element of the slab takes.
+
+  Float32 in and the result out, two of each, and one float32 temporary for
+  exp(-x): 16 B for a 16-bit result.
+  """
+  result = dtypes.size_bytes(problem.result_dtype)
+  return PING_PONG * (ACCUMULATOR_BYTES + result) + ACCUMULATOR_BYTES
+
+
+def cube_tile(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> CubeTile:
+  """Pads the tile and derives what the config leaves open."""
+  size = dtypes.size_bytes(problem.dtype)
+  fractal_depth = npu.c0_bytes // size
+  rows = round_up(config.block_m, npu.fractal_rows)
+  columns = round_up(config.block_n, npu.fractal_rows)
+  depth = round_up(config.block_k, fractal_depth)
+  deepest = min(
+    npu.l0a_bytes // (PING_PONG * rows * size), npu.l0b_bytes // (PING_PONG * columns * size)
+  )
+  accumulator = rows * columns * ACCUMULATOR_BYTES
+  slab_rows = vector_rows = 0
+  if problem.activation is not None:
+    vector_rows = ceil_div(rows, npu.vector_cores_per_cube_core)
+    row_bytes = columns * activation_bytes_per_element(problem)
+    fitting = npu.ub_bytes // row_bytes // npu.fractal_rows * npu.fractal_rows
+    slab_rows = min(round_up(vector_rows, npu.fractal_rows), fitting)
+  return CubeTile(
+    rows=rows,
+    columns=columns,
+    depth=depth,
+    fractal_depth=fractal_depth,
+    l0_depth=min(depth, deepest // fractal_depth * fractal_depth),
+    accumulators=2 if 2 * accumulator <= npu.l0c_bytes else 1,
+    slab_rows=slab_rows,
+    vector_rows=vector_rows,
+  )
+
+
+def _l1_bias_bytes(problem: MatmulProblem, tile: CubeTile) -> int:
+  return tile.columns * ACCUMULATOR_BYTES if problem.bias else 0
+
+
+def buffers(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> tuple[Buffer, ...]:
+  """Everything one cube core and one of its vector cores keep."""
+  tile = cube_tile(problem, config, npu)
+  size = dtypes.size_bytes(problem.dtype)
+  stages = config.num_stages
+  slice_depth = max(tile.l0_depth, tile.fractal_depth)
+  accumulator = tile.rows * tile.columns * ACCUMULATOR_BYTES
+  held = [
+    Buffer("A", "L1", stages * tile.rows * tile.depth * size, npu.l1_bytes, stages),
+    Buffer("B", "L1", stages * tile.depth * tile.columns * size, npu.l1_bytes, stages),
+    Buffer("A slice", "L0A", PING_PONG * tile.rows * slice_depth * size, npu.l0a_bytes, PING_PONG),
+    Buffer(
+      "B slice", "L0B", PING_PONG * slice_depth * tile.columns * size, npu.l0b_bytes, PING_PONG
+    ),
+    Buffer("accumulator", "L0C", tile.accumulators * accumulator, npu.l0c_bytes, tile.accumulators),
+  ]
+  if problem.bias:
+    bias = _l1_bias_bytes(problem, tile)
+    held.append(Buffer("bias", "L1", bias, npu.l1_bytes, 1))
+    held.append(Buffer("bias", "BT", bias, npu.bt_bytes, 1))
+  if problem.activation is not None:
+    slab = max(tile.slab_rows, npu.fractal_rows) * tile.columns
+    needed = slab * activation_bytes_per_element(problem)
+    held.append(Buffer("activation slab", "UB", needed, npu.ub_bytes, PING_PONG))
+    if not npu.has_l0c_to_ub:
+      workspace = PING_PONG * npu.aic_count * accumulator
+      held.append(Buffer("workspace", "GM", workspace, npu.hbm_bytes, PING_PONG))
+  return tuple(held)
+
+
+def structural_shortfalls(
+  problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile
+) -> tuple[Shortfall, ...]:
+  """A dtype the cube does not multiply."""
+  del config
+  if problem.dtype in npu.cube_macs_per_cycle:
+    return ()
+  return (
+    Shortfall(
+      "dtype",
+      (),
+      f"dtype={problem.dtype!r}: the cube of {npu.name} takes {', '.join(npu.cube_macs_per_cycle)}",
+    ),
+  )
+
+
+def capacity_shortfalls(
+  problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile
+) -> tuple[Shortfall, ...]:
+  """L1, L0A, L0B, L0C, BT and UB against what the tile needs."""
+  tile = cube_tile(problem, config, npu)
+  size = dtypes.size_bytes(problem.dtype)
+  stages = config.num_stages
+  sides = larger_first(block_n=config.block_n, block_m=config.block_m)
+  found = []
+
+  bias = _l1_bias_bytes(problem, tile)
+  needed = stages * (tile.rows + tile.columns) * tile.depth * size + bias
+  if needed > npu.l1_bytes:
+    fields = ("block_k", *sides)
+    found.append(
+      Shortfall(
+        "L1",
+        ("num_stages", *fields) if stages > 2 else (*fields, "num_stages"),
+        f"L1 needs {needed} B for {stages} stage(s) of A"
+        f" ({tile.rows}x{tile.depth} {problem.dtype}) and B ({tile.depth}x{tile.columns})"
+        f"{' and a bias row' if bias else ''}, {npu.name} has {npu.l1_bytes} B",
+      )
+    )
+  for space, field, side, capacity in (
+    ("L0A", "block_m", tile.rows, npu.l0a_bytes),
+    ("L0B", "block_n", tile.columns, npu.l0b_bytes),
+  ):
+    needed = PING_PONG * side * tile.fractal_depth * size
+    if needed > capacity:
+      found.append(
+        Shortfall(
+          space,
+          (field,),
+          f"{space} needs {needed} B for {PING_PONG} slices one fractal deep"
+          f" ({side}x{tile.fractal_depth} {problem.dtype}), {npu.name} has {capacity} B",
+        )
+      )
+  needed = tile.rows * tile.columns * ACCUMULATOR_BYTES
+  if needed > npu.l0c_bytes:
+    found.append(
+      Shortfall(
+        "L0C",
+        sides,
+        f"L0C needs {needed} B for a {tile.rows}x{tile.columns} float32 accumulator,"
+        f" {npu.name} has {npu.l0c_bytes} B",
+      )
+    )
+  if bias > npu.bt_bytes:
+    found.append(
+      Shortfall(
+        "BT",
+        ("block_n",),
+        f"BT needs {bias} B for {tile.columns} float32 biases, {npu.name} has {npu.bt_bytes} B",
+      )
+    )
+  if problem.activation is not None and tile.slab_rows == 0:
+    needed = npu.fractal_rows * tile.columns * activation_bytes_per_element(problem)
+    found.append(
+      Shortfall(
+        "UB",
+        ("block_n",),
+        f"UB needs {needed} B to activate {npu.fractal_rows} rows of {tile.columns} columns,"
+        f" {npu.name} has {npu.ub_bytes} B",
+      )
+    )
+  return tuple(found)

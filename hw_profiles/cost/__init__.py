@@ -1,0 +1,1 @@
+"""What moving and computing cost: traffic, bandwidth, overlap."""

@@ -1,0 +1,64 @@
+"""What is to be computed: sizes, dtypes and epilogue, without arrays."""
+
+import dataclasses
+
+from hw_profiles import dtypes
+
+
+@dataclasses.dataclass(frozen=True)
+class MatmulProblem:
+  """C[b] = epilogue(A[b]·B[b] + bias), A of m x k and B of k x n, b < batch.
+
+  Attributes:
+    m: Rows of A and C.
+    k: Columns of A, rows of B.
+    n: Columns of B and C.
+    dtype: Operand dtype by name, for example "bfloat16".
+    out_dtype: Result dtype; None: `dtype`.
+    bias: Whether a row vector is added to each row of C before the activation.
+    activation: None or "silu".
+    batch: Independent products, each with its own A.
+    shared_b: True: all products of the batch read one B.
+  """
+
+  m: int
+  k: int
+  n: int
+  dtype: str = "bfloat16"
+  out_dtype: str | None = None
+  bias: bool = False
+  activation: str | None = None
+  batch: int = 1
+  shared_b: bool = False
+
+  def __post_init__(self) -> None:
+    for name in ("m", "k", "n", "batch"):
+      value = getattr(self, name)
+      if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"MatmulProblem.{name}={value!r}: expected an integer of at least 0")
+    dtypes.size_bytes(self.dtype)
+    if self.out_dtype is not None:
+      dtypes.size_bytes(self.out_dtype)
+    if self.activation not in (None, "silu"):
+      raise ValueError(f"MatmulProblem.activation={self.activation!r}: expected None or 'silu'")
+
+  @property
+  def result_dtype(self) -> str:
+    """The dtype C is stored in."""
+    return self.dtype if self.out_dtype is None else self.out_dtype
+
+  @property
+  def flops(self) -> int:
+    """2·batch·m·n·k: a multiply and an add for each term."""
+    return 2 * self.batch * self.m * self.n * self.k
+
+  @property
+  def once_through_bytes(self) -> int:
+    """Bytes that any program must move: each operand read once, C written once."""
+    size = dtypes.size_bytes(self.dtype)
+    b_copies = 1 if self.shared_b else self.batch
+    return (
+      self.batch * self.m * self.k * size
+      + b_copies * self.k * self.n * size
+      + self.batch * self.m * self.n * dtypes.size_bytes(self.result_dtype)
+    )

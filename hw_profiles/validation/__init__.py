@@ -1,0 +1,1 @@
+"""Predicted times against published and own measurements."""

@@ -1,0 +1,398 @@
+"""Plans on NVIDIA SMs: what fits, what binds, why not, and how long."""
+
+import dataclasses
+import itertools
+import re
+
+import pytest
+
+import hw_profiles as hw
+
+KIB = 1024
+FFN = hw.MatmulProblem(m=1024, k=4096, n=12288)
+HOPPER = hw.MatmulConfig(128, 256, 64, 4)
+GPUS = ("v100_sxm2", "h100_sxm", "h200_sxm", "rtx_pro_6000")
+
+
+def _replace_field(config, field, value):
+  return dataclasses.replace(config, **{field: value})
+
+
+@pytest.mark.parametrize(
+  ("side", "kib", "mib", "rtx_blocks"), [(32, 8, 6168, 11), (64, 24, 3096, 4), (128, 80, 1560, 1)]
+)
+def test_the_course_tiles(side, kib, mib, rtx_blocks):
+  config = hw.MatmulConfig(side, side, 32, 1, accumulator="shared")
+  for profile in ("h100", "rtx_pro_6000"):
+    plan = hw.plan(FFN, config, profile)
+    assert plan.fits
+    assert plan.schedule == "multistage"
+    assert plan.traffic.working_set_bytes == plan.needed_bytes("shared") == kib * KIB
+    assert plan.traffic.total_bytes == mib * KIB * KIB
+  assert plan.residency.blocks_by["shared_memory"] == rtx_blocks
+  if side > 32:  # whose registers bind first, at 10 blocks
+    assert plan.resident_blocks == rtx_blocks
+    assert plan.binding == ("shared_memory",)
+
+
+def test_double_buffering_costs_residency():
+  blocks = [
+    hw.plan(
+      FFN, hw.MatmulConfig(64, 64, 32, stages, accumulator="shared"), "rtx_pro_6000"
+    ).resident_blocks
+    for stages in (1, 2)
+  ]
+  assert blocks == [4, 3]
+
+
+def test_hopper_plan_counts_stages_epilogue_barriers_and_registers():
+  plan = hw.plan(FFN, HOPPER, "h200")
+  assert plan.schedule == "warp_specialized"
+  sizes = {buffer.name: buffer.needed_bytes for buffer in plan.buffers}
+  assert sizes == {
+    "A": 4 * 128 * 64 * 2,
+    "B": 4 * 64 * 256 * 2,
+    "epilogue": 2 * 2 * 64 * 64 * 2,
+    "barriers": 4 * 16,
+    "accumulator": 128 * 256 * 4,
+  }
+  assert plan.needed_bytes("shared") == hw.warp_specialized_shared_bytes(
+    HOPPER, in_dtype="bfloat16"
+  )
+  assert plan.resident_blocks == 1
+  assert "registers" in plan.binding
+  assert (plan.grid, plan.waves) == ((8, 48), 3)
+  assert plan.tail_efficiency == pytest.approx(384 / 396)
+  assert any("2 consumer warpgroup(s) split M: 64x256 each" in note for note in plan.notes)
+
+
+def test_shared_bytes_follow_the_result_dtype():
+  config = hw.MatmulConfig(128, 128, 64, 3, epilogue_block_n=32)
+  half = hw.warp_specialized_shared_bytes(config, in_dtype="float16")
+  single = hw.warp_specialized_shared_bytes(config, in_dtype="float16", out_dtype="float32")
+  assert half == 3 * (256 * 64 * 2 + 16) + 2 * 2 * 64 * 32 * 2
+  assert single - half == 2 * 2 * 64 * 32 * 2
+  wide = dataclasses.replace(config, epilogue_block_n=None)
+  assert hw.warp_specialized_shared_bytes(wide, in_dtype="float16", out_dtype="float32") == single
+
+
+@pytest.mark.parametrize(
+  ("profile", "stages"), [("v100", 3), ("rtx_pro_6000", 3), ("h100", 7), ("h200", 7)]
+)
+def test_stages_that_fit_follow_the_block_limit_of_the_device(profile, stages):
+  # 32 KiB a stage: 99 KiB a block on the RTX PRO 6000 although 12.0 > 9.0
+  problem = dataclasses.replace(FFN, dtype="float16")
+  fitting = [
+    count
+    for count in range(1, 12)
+    if hw.plan(problem, hw.MatmulConfig(128, 128, 64, count), profile, schedule="multistage").fits
+  ]
+  assert fitting == list(range(1, stages + 1))
+
+
+def test_reason_names_field_need_limit_and_remedy():
+  plan = hw.plan(FFN, hw.MatmulConfig(128, 128, 64, 8), "h100")
+  assert not plan.fits
+  assert plan.reason == (
+    "num_stages=8: shared memory needs 295040 B for 8 stage(s) of A (128x64 bfloat16) and B"
+    " (64x128), 32768 B of epilogue and 128 B of barriers, h100_sxm has 232448 B; largest"
+    " num_stages that fits is 6"
+  )
+  assert plan.binding == ("shared_memory",)
+  assert (plan.resident_blocks, plan.residency, plan.predicted_us, plan.bound) == (
+    0,
+    None,
+    None,
+    "",
+  )
+  with pytest.raises(hw.InfeasibleTileError, match="largest num_stages that fits is 6"):
+    plan.check()
+
+
+def test_check_is_silent_when_the_tile_fits():
+  hw.plan(FFN, HOPPER, "h100").check()
+
+
+def test_accumulator_that_leaves_no_registers_is_refused():
+  plan = hw.plan(FFN, hw.MatmulConfig(256, 256, 64, 2), "h100")
+  assert plan.binding == ("registers",)
+  assert plan.reason == (
+    "block_n=256: registers of a consumer thread need 256 for its share of the 256x256"
+    " accumulator and 40 besides, h100_sxm has 232 with 2 consumer warpgroup(s);"
+    " largest block_n that fits is 192"
+  )
+
+
+@pytest.mark.parametrize(
+  ("config", "message"),
+  [
+    (hw.MatmulConfig(32, 128, 64), "block_m=32: wgmma computes multiples of 64 rows; smallest"),
+    (hw.MatmulConfig(64, 131, 64), "block_n=131: 2 consumer warpgroups share block_m=64 along N"),
+    (
+      hw.MatmulConfig(64, 520, 64, num_consumer_warpgroups=1),
+      "block_n=520: a wgmma has at most 256 columns",
+    ),
+    (
+      hw.MatmulConfig(64, 192, 64),
+      "block_n=192: a consumer warpgroup's 96 columns of B are 192 B, not whole swizzle spans",
+    ),
+    (
+      hw.MatmulConfig(128, 72, 64),
+      "block_n=72: a consumer warpgroup's 72 columns of B are 144 B, not whole swizzle spans of 32",
+    ),
+    (
+      hw.MatmulConfig(128, 96, 64),
+      "epilogue_block_n=64: the epilogue stores 64 columns at a time, which do not divide the 96",
+    ),
+    (
+      hw.MatmulConfig(128, 128, 64, epilogue_block_n=128),
+      "epilogue_block_n=128: the epilogue stages rows of 256 B (128 bfloat16), TMA swizzles rows"
+      " of 32, 64, 128 B; largest epilogue_block_n that fits is 64",
+    ),
+    (hw.MatmulConfig(128, 128, 8), "block_k=8: a K step of 16 B is not a multiple of the 32 B"),
+    (
+      hw.MatmulConfig(512, 64, 16, 2, num_consumer_warpgroups=8, epilogue_block_n=16),
+      "num_consumer_warpgroups=8: 8 consumer warpgroups and the producer are 1152 threads",
+    ),
+    (hw.MatmulConfig(64, 64, 64, accumulator="shared"), "accumulator='shared'"),
+  ],
+)
+def test_wgmma_rules_are_refusals_with_a_remedy(config, message):
+  plan = hw.plan(FFN, config, "h100", schedule="warp_specialized")
+  assert not plan.fits
+  assert message in plan.reason
+
+
+def test_a_float32_result_is_staged_in_narrower_sub_tiles():
+  problem = dataclasses.replace(FFN, out_dtype="float32")
+  plan = hw.plan(problem, HOPPER, "h100")
+  assert plan.schedule == "warp_specialized"
+  # 32 columns of float32 fill the 128 B span that 64 of bfloat16 do
+  assert plan.needed_bytes("shared") == hw.plan(FFN, HOPPER, "h100").needed_bytes("shared")
+  wide = dataclasses.replace(HOPPER, epilogue_block_n=64)
+  refused = hw.plan(problem, wide, "h100", schedule="warp_specialized")
+  assert refused.reason.endswith("largest epilogue_block_n that fits is 32")
+
+
+@pytest.mark.parametrize("schedule", ["warp_specialized", "multistage"])
+def test_candidates_can_be_those_of_one_schedule(schedule):
+  plans = hw.rank(FFN, "h100", schedule=schedule)
+  assert len(plans) == 10
+  assert {plan.schedule for plan in plans} == {schedule}
+
+
+@pytest.mark.parametrize(
+  ("problem", "profile", "message"),
+  [
+    (hw.MatmulProblem(64, 64, 64, "float32"), "h100", "dtype='float32'.*TF32.*multistage"),
+    (FFN, "rtx_pro_6000", "needs wgmma, compute capability 9.0; rtx_pro_6000 is 12.0"),
+    (hw.MatmulProblem(64, 64, 64, "float64"), "h100", "dtype='float64': h100_sxm multiplies"),
+  ],
+)
+def test_devices_and_dtypes_without_a_kernel_say_so(problem, profile, message):
+  plan = hw.plan(problem, HOPPER, profile, schedule="warp_specialized")
+  assert not plan.fits
+  assert re.search(message, plan.reason)
+
+
+def test_auto_says_which_schedule_it_took_and_why():
+  hopper = hw.plan(FFN, HOPPER, "h100")
+  assert "warp_specialized" in hopper.notes[0]
+  config = hw.MatmulConfig(128, 128, 32, 2)
+  single = hw.plan(dataclasses.replace(FFN, dtype="float32"), config, "h100")
+  assert single.schedule == "multistage"
+  assert "TF32" in single.notes[0]
+  assert any("CUDA cores" in note for note in single.notes)
+  blackwell = hw.plan(FFN, config, "rtx_pro_6000")
+  assert blackwell.schedule == "multistage"
+  assert "wgmma" in blackwell.notes[0]
+
+
+def test_a_dtype_without_tensor_cores_is_priced_on_the_cuda_cores():
+  plan = hw.plan(FFN, hw.MatmulConfig(128, 64, 32, 2), "v100")
+  assert plan.fits
+  assert any("no bfloat16 tensor cores" in note for note in plan.notes)
+  half = hw.plan(dataclasses.replace(FFN, dtype="float16"), plan.config, "v100")
+  assert plan.predicted_us > 5 * half.predicted_us
+
+
+def test_triton_takes_powers_of_two_only():
+  plan = hw.plan(FFN, hw.MatmulConfig(96, 64, 32), "rtx_pro_6000")
+  assert plan.reason == (
+    "block_m=96: Triton's dot takes powers of two of at least 16; largest block_m that fits is 64"
+  )
+  tiny = hw.plan(FFN, hw.MatmulConfig(8, 64, 32), "rtx_pro_6000")
+  assert tiny.reason.endswith("smallest block_m that fits is 16")
+
+
+def test_a_tile_beyond_any_single_field_names_one_that_fits():
+  plan = hw.plan(FFN, hw.MatmulConfig(4096, 4096, 4096), "h100")
+  assert "no single field mends it" in plan.reason
+  text = plan.reason.split("mends it, ")[1].removesuffix(" fits")
+  fields = {name: int(value) for name, value in (pair.split("=") for pair in text.split(","))}
+  assert hw.plan(FFN, hw.MatmulConfig(**fields), "h100").fits
+
+
+def test_multistage_would_fit_is_said_where_the_epilogue_is_what_is_too_much():
+  plan = hw.plan(FFN, hw.MatmulConfig(128, 128, 64, 7), "h100")
+  assert not plan.fits
+  assert "schedule='multistage' would fit this tile" in plan.notes
+
+
+_SUGGESTION = re.compile(r"(largest|smallest) (\w+) that fits is (\d+)$")
+
+
+@pytest.mark.parametrize("profile", GPUS)
+@pytest.mark.parametrize("schedule", ["auto", "warp_specialized", "multistage"])
+def test_every_plan_fits_or_suggests_what_does(profile, schedule):
+  problem = dataclasses.replace(FFN, dtype="float16")
+  suggestions = 0
+  for m, n, k, stages, warps in itertools.product(
+    (48, 64, 128, 512), (8, 64, 1024), (16, 64, 512), (1, 2, 9), (None, 1, 32)
+  ):
+    config = hw.MatmulConfig(m, n, k, stages, num_warps=warps)
+    plan = hw.plan(problem, config, profile, schedule=schedule)
+    assert plan.fits == (plan.reason == "") == (plan.predicted_us is not None)
+    assert plan.fits == (plan.resident_blocks > 0)
+    assert plan.binding
+    found = _SUGGESTION.search(plan.reason)
+    if found is None:
+      continue
+    suggestions += 1
+    field, value = found[2], int(found[3])
+    mended = _replace_field(config, field, value)
+    assert hw.plan(problem, mended, profile, schedule=schedule).fits, (config, plan.reason)
+  if schedule == "multistage" or profile in ("h100_sxm", "h200_sxm"):
+    assert suggestions > 0
+
+
+def test_the_suggested_value_is_the_largest():
+  config = hw.MatmulConfig(128, 128, 512, 2)
+  plan = hw.plan(FFN, config, "h100")
+  value = int(_SUGGESTION.search(plan.reason)[3])
+  fitting = [
+    depth
+    for depth in range(16, 512, 16)
+    if hw.plan(FFN, _replace_field(config, "block_k", depth), "h100").fits
+  ]
+  assert value == max(fitting)
+
+
+@pytest.mark.parametrize("profile", GPUS)
+def test_no_prediction_beats_the_roofline(profile):
+  device = hw.get_profile(profile)
+  for dtype, shape in itertools.product(
+    ("float16", "float32"), [(1, 4096, 4096), (1024, 4096, 12288), (4096, 64, 4096)]
+  ):
+    m, k, n = shape
+    problem = hw.MatmulProblem(m, k, n, dtype)
+    limit = hw.roofline(device, flops=problem.flops, bytes=problem.once_through_bytes, dtype=dtype)
+    for plan in hw.rank(problem, device, top=None):
+      assert plan.predicted_us > limit.time_us
+
+
+def test_predictions_are_near_the_measured_hopper_kernel():
+  # jax's hopper_matmul_mgpu with these tiles on one H200: 129.5 us
+  plan = hw.plan(FFN, HOPPER, "h200")
+  assert plan.predicted_us == pytest.approx(129.5, rel=0.1)
+  assert plan.bound == "tensor_cores"
+
+
+def test_one_tile_more_than_the_sms_costs_a_round():
+  times = [
+    hw.plan(hw.MatmulProblem(128 * tiles, 4096, 256), HOPPER, "h200").predicted_us
+    for tiles in (131, 132, 133, 264)
+  ]
+  # 131 and 132 tiles take one round, 133 and 264 two; DRAM is not what binds
+  assert times[0] == pytest.approx(times[1], rel=0.02)
+  assert times[2] > 1.7 * times[1]
+  assert times[3] == pytest.approx(times[2], rel=0.02)
+
+
+def test_a_single_stage_exposes_latency():
+  config = hw.MatmulConfig(128, 256, 64, 1, num_warps=8)
+  one, three = (
+    hw.plan(FFN, _replace_field(config, "num_stages", s), "h200", schedule="multistage")
+    for s in (1, 3)
+  )
+  assert (one.resident_blocks, three.resident_blocks) == (1, 1)
+  assert one.bound == "latency"
+  assert one.predicted_us > 1.5 * three.predicted_us
+
+
+def test_decode_is_bound_by_dram():
+  best = hw.rank(hw.MatmulProblem(16, 4096, 12288), "h200", top=1)[0]
+  assert best.bound == "dram"
+
+
+def test_silu_and_bias_cost_time_and_bytes():
+  plain = hw.plan(FFN, HOPPER, "h200")
+  fused = hw.plan(dataclasses.replace(FFN, bias=True, activation="silu"), HOPPER, "h200")
+  assert fused.times_us["epilogue"] > plain.times_us["epilogue"]
+  assert fused.predicted_us > plain.predicted_us
+  assert fused.traffic_bytes["dram"] == plain.traffic_bytes["dram"] + 4 * FFN.n
+
+
+def test_launch_order_changes_what_dram_sees():
+  problem = hw.MatmulProblem(8192, 8192, 8192)
+  rows, bands = (
+    hw.plan(problem, _replace_field(HOPPER, "group_m", group), "h100").traffic_bytes["dram"]
+    for group in (1, 8)
+  )
+  assert rows > 2 * bands
+
+
+def test_a_shared_b_is_read_once_for_the_batch():
+  batch = hw.MatmulProblem(128, 1024, 1024, batch=8)
+  shared = dataclasses.replace(batch, shared_b=True)
+  config = hw.MatmulConfig(128, 128, 64, 4)
+  own, one = (hw.plan(p, config, "h100").traffic_bytes["dram"] for p in (batch, shared))
+  assert own - one == 7 * 1024 * 1024 * 2
+  assert one == shared.once_through_bytes
+
+
+@pytest.mark.parametrize("shape", [(0, 64, 64), (64, 64, 0), (64, 0, 64)])
+def test_empty_problems_have_a_plan(shape):
+  m, k, n = shape
+  plan = hw.plan(hw.MatmulProblem(m, k, n), hw.MatmulConfig(64, 64, 64, 2), "h100")
+  assert plan.fits
+  assert plan.predicted_us >= hw.get_profile("h100").launch_overhead_us
+  assert plan.traffic_bytes["dram"] == 2 * m * n
+
+
+def test_padding_is_said():
+  plan = hw.plan(hw.MatmulProblem(100, 4096, 512), hw.MatmulConfig(64, 128, 64, 4), "h100")
+  note = next(note for note in plan.notes if "padding" in note)
+  assert note.startswith("m=100 is computed as 128: 21.9 %")
+
+
+def test_estimates_carry_assumptions_and_the_model_error():
+  plan = hw.plan(FFN, HOPPER, "h200")
+  error = hw.get_profile("h200").model_error
+  assert plan.model_error == error.median_absolute_relative_error
+  assert any("measured matmuls" in line for line in plan.assumptions)
+  assert any("launch" in line for line in plan.assumptions)
+  unchecked = dataclasses.replace(hw.get_profile("h200"), model_error=None)
+  never = hw.plan(FFN, HOPPER, unchecked)
+  assert never.model_error is None
+  assert any("never checked" in line for line in never.assumptions)
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    ((FFN, HOPPER, "h300"), "name='h300'"),
+    (("ffn", HOPPER, "h100"), "problem='ffn': expected a MatmulProblem"),
+    ((FFN, (128, 128), "h100"), r"config=\(128, 128\): expected a MatmulConfig"),
+  ],
+)
+def test_arguments_of_the_wrong_kind_are_named(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    hw.plan(*arguments)
+
+
+def test_schedules_of_the_other_vendor_are_refused():
+  with pytest.raises(ValueError, match=r"schedule='cube': h100_sxm is planned as"):
+    hw.plan(FFN, HOPPER, "h100", schedule="cube")
+  with pytest.raises(ValueError, match=r"schedule='multistage': ascend_910b3 is planned as"):
+    hw.plan(FFN, HOPPER, "910b3", schedule="multistage")

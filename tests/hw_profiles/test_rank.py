@@ -1,0 +1,115 @@
+"""Ranking: order, refusals, candidates, speed; and the recorded model error."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+import hw_profiles as hw
+from hw_profiles.validation.compare import MEASURED, comparisons, model_error
+
+FFN = hw.MatmulProblem(m=1024, k=4096, n=12288)
+
+
+@pytest.mark.parametrize("profile", hw.list_profiles())
+def test_best_first_and_the_same_on_every_run(profile):
+  plans = hw.rank(FFN, profile)
+  assert len(plans) == 10
+  times = [plan.predicted_us for plan in plans]
+  assert times == sorted(times)
+  assert all(plan.fits for plan in plans)
+  assert [plan.config for plan in hw.rank(FFN, profile)] == [plan.config for plan in plans]
+
+
+def test_order_of_the_candidates_does_not_matter():
+  candidates = hw.matmul_candidates("h200", FFN)
+  forwards = hw.rank(FFN, "h200", candidates)
+  backwards = hw.rank(FFN, "h200", reversed(candidates))
+  assert forwards == backwards
+
+
+def test_tiles_that_do_not_fit_come_last_with_the_reason():
+  huge = hw.MatmulConfig(128, 256, 512, 4)
+  good = hw.MatmulConfig(128, 256, 64, 4)
+  slow = hw.MatmulConfig(64, 64, 64, 1)
+  plans = hw.rank(FFN, "h100", [huge, slow, good])
+  assert [plan.config for plan in plans] == [good, slow, huge]
+  assert "largest block_k that fits" in plans[-1].reason
+  assert [plan.config for plan in hw.rank(FFN, "h100", [huge, slow, good], top=2)] == [good, slow]
+
+
+def test_top_is_checked_and_none_returns_all():
+  candidates = hw.matmul_candidates("910b3", FFN)
+  assert len(hw.rank(FFN, "910b3", top=None)) == len(candidates)
+  with pytest.raises(ValueError, match="top=0: expected an integer of at least 1"):
+    hw.rank(FFN, "910b3", top=0)
+
+
+@pytest.mark.parametrize("profile", hw.list_profiles())
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 4096, 4096), (100, 30, 7), (0, 8, 8), (8, 0, 8)])
+def test_candidates_fit_whatever_the_shape(profile, shape):
+  m, k, n = shape
+  for dtype in ("float16", "float32"):
+    problem = hw.MatmulProblem(m, k, n, dtype)
+    candidates = hw.matmul_candidates(profile, problem)
+    assert candidates
+    assert len(set(candidates)) == len(candidates)
+    assert all(plan.fits for plan in hw.rank(problem, profile, candidates, top=None))
+
+
+def test_candidates_are_not_much_larger_than_the_problem():
+  problem = hw.MatmulProblem(16, 4096, 100)
+  for config in hw.matmul_candidates("910b3", problem):
+    assert (config.block_m, config.block_n) == (16, config.block_n)
+    assert config.block_n <= 128
+
+
+@pytest.mark.parametrize("profile", hw.list_profiles())
+def test_five_hundred_candidates_rank_within_a_second(profile):
+  candidates = [
+    hw.MatmulConfig(block_m, block_n, block_k, stages, group_m=group)
+    for block_m in (16, 32, 64, 128)
+    for block_n in (32, 64, 128, 256)
+    for block_k in (32, 64, 128, 256)
+    for stages in (2, 4)
+    for group in (1, 2, 4, 8)
+  ][:500]
+  # of processor time, so that a busy machine does not fail it
+  start = time.process_time()
+  hw.rank(FFN, profile, candidates)
+  assert time.process_time() - start < 1.0
+
+
+@pytest.mark.parametrize("profile", hw.list_profiles())
+def test_recorded_model_error_is_what_the_comparison_gives(profile):
+  assert hw.get_profile(profile).model_error == model_error(profile)
+
+
+def test_measured_rows_have_sources_and_known_grades():
+  rows = json.loads(MEASURED.read_text())["rows"]
+  assert {row["profile"] for row in rows} == set(hw.list_profiles())
+  for row in rows:
+    assert row["source"]
+    assert row["grade"] in ("A", "B")
+    assert row["measured_us"] > 0
+
+
+@pytest.mark.parametrize("profile", hw.list_profiles())
+def test_half_of_all_predictions_are_within_a_fifth(profile):
+  # stated per device in the data files; this catches a model that lost its way
+  errors = sorted(abs(row.relative_error) for row in comparisons(profile))
+  assert errors[len(errors) // 2] < 0.2
+
+
+def test_package_imports_neither_jax_nor_numpy():
+  code = "import sys, hw_profiles; print({'jax', 'numpy', 'pallas_kernels'} & set(sys.modules))"
+  result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert result.stdout.strip() == "set()"
+
+
+def test_everything_public_is_exported():
+  assert sorted(hw.__all__) == list(hw.__all__)
+  for name in hw.__all__:
+    assert getattr(hw, name).__doc__
