@@ -1,0 +1,111 @@
+"""Which implementation is chosen for which device and call, and how that is explained."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels import MatmulConfig, compat, explain, matmul
+
+
+def struct(*shape: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+
+
+A, B = struct(1024, 4096), struct(4096, 12288)
+
+
+def on(kind: str, cores: int = 132):
+  return compat.abstract_gpu(device_kind=kind, num_cores=cores)
+
+
+def test_hopper_gets_the_hopper_kernel():
+  with on("NVIDIA H200"):
+    explanation = explain(matmul, A, B)
+  assert explanation.implementation == "mosaic_gpu"
+  assert isinstance(explanation.config, MatmulConfig)
+  assert explanation.plan.fits
+  assert explanation.plan.profile == "h200_sxm"
+  assert explanation.plan.schedule == "warp_specialized"
+  assert set(explanation.refused) == {"triton", "xla", "interpret", "mosaic_gpu_interpret"}
+
+
+def test_another_nvidia_gpu_gets_the_portable_kernel():
+  with on("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188):
+    explanation = explain(matmul, A, B)
+  assert explanation.implementation == "triton"
+  assert "Hopper" in explanation.refused["mosaic_gpu"]
+
+
+def test_a_cpu_gets_xla_and_says_why_not_the_kernels():
+  explanation = explain(matmul, A, B)
+  if jax.default_backend() == "cpu":
+    assert explanation.implementation == "xla"
+    assert "NVIDIA GPUs only" in explanation.refused["mosaic_gpu"]
+    assert "asked for by name" in explanation.refused["interpret"]
+
+
+def test_float32_is_refused_by_wgmma():
+  with on("NVIDIA H200"):
+    explanation = explain(matmul, struct(64, 64, dtype="float32"), struct(64, 64, dtype="float32"))
+  assert explanation.implementation != "mosaic_gpu"
+  assert "TF32" in explanation.refused["mosaic_gpu"]
+
+
+def test_a_config_only_the_portable_kernel_can_run_goes_there():
+  config = MatmulConfig(32, 32, 32, 2)
+  with on("NVIDIA H200"):
+    explanation = explain(matmul, A, B, config=config)
+  assert explanation.implementation == "triton"
+  assert "block_m=32" in explanation.refused["mosaic_gpu"]
+  assert explanation.config == config
+
+
+def test_a_batch_invariant_config_does_not_depend_on_m():
+  with on("NVIDIA H200"):
+    configs = {
+      explain(matmul, struct(m, 4096), B, batch_invariant=True).config for m in (1, 7, 256, 7239)
+    }
+  assert len(configs) == 1
+
+
+def test_padding_copies_are_reported():
+  with on("NVIDIA H200"):
+    ragged = explain(matmul, struct(113, 1023), struct(1023, 203))
+    whole = explain(matmul, A, B)
+  assert any(note.startswith("b is 1023 x 203") for note in ragged.notes)
+  assert whole.notes == ()
+
+
+def test_the_text_names_everything():
+  with on("NVIDIA H200"):
+    text = str(explain(matmul, A, B, activation="silu", bias=struct(12288)))
+  for part in (
+    "bfloat16[1024,4096]",
+    "activation='silu'",
+    "NVIDIA H200",
+    "runs: mosaic_gpu",
+    "config: block_m=",
+    "predicted:",
+    "not triton: ",
+  ):
+    assert part in text
+
+
+def test_empty_operands_need_no_kernel():
+  explanation = explain(matmul, struct(0, 8), struct(8, 7))
+  assert explanation.config is None
+  assert "nothing to multiply" in explanation.notes[0]
+
+
+def test_explain_refuses_what_it_does_not_know():
+  with pytest.raises(ValueError, match=r"expected an op of pallas_kernels \(matmul\)"):
+    explain(jnp.dot, A, B)
+  with pytest.raises(ValueError, match="matmul has no option 'activaton'"):
+    explain(matmul, A, B, activaton="silu")
+
+
+def test_explain_raises_what_the_call_would():
+  with pytest.raises(ValueError, match="must equal"):
+    explain(matmul, A, struct(5, 5))
+  with pytest.raises(NotImplementedError, match="These can:"):
+    explain(matmul, A, B, implementation="xla", batch_invariant=True)

@@ -1,0 +1,97 @@
+"""Every tile that the planner offers lowers for CUDA on a machine without a GPU."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hw_profiles
+from pallas_kernels import MatmulConfig, compat, matmul
+
+H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
+FFN = hw_profiles.MatmulProblem(1024, 4096, 12288)
+
+
+def lower(m: int, k: int, n: int, dtype: str = "bfloat16", **options) -> str:
+  """StableHLO of a matmul lowered for CUDA; bias and silu are there to be lowered too."""
+  a = jax.ShapeDtypeStruct((m, k), jnp.dtype(dtype))
+  b = jax.ShapeDtypeStruct((k, n), jnp.dtype(dtype))
+  bias = jax.ShapeDtypeStruct((n,), jnp.dtype(dtype))
+
+  def call(a, b, bias):
+    return matmul(a, b, bias=bias, activation="silu", **options)
+
+  with compat.abstract_gpu(**H200):
+    return jax.jit(call).trace(a, b, bias).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def _one_of_each_shape(schedule: str) -> list[MatmulConfig]:
+  """The candidates' block shapes, each once, with the most stages that fit."""
+  by_shape = {}
+  for config in hw_profiles.matmul_candidates("h200_sxm", FFN, schedule=schedule):
+    by_shape[config.block_m, config.block_n, config.block_k] = config
+  return list(by_shape.values())
+
+
+@pytest.mark.parametrize(
+  "config", _one_of_each_shape("warp_specialized"), ids=MatmulConfig.describe
+)
+def test_every_candidate_of_the_hopper_kernel_lowers(config):
+  text = lower(1024, 4096, 12288, config=config, implementation="mosaic_gpu")
+  assert "mosaic_gpu" in text
+
+
+@pytest.mark.parametrize("config", _one_of_each_shape("multistage"), ids=MatmulConfig.describe)
+def test_every_candidate_of_the_portable_kernel_lowers(config):
+  text = lower(1024, 4096, 12288, config=config, implementation="triton")
+  assert "triton" in text
+
+
+@pytest.mark.parametrize("name", ["mosaic_gpu", "triton"])
+@pytest.mark.parametrize(
+  "shape", [(1, 1, 1), (1, 4096, 131), (113, 1023, 203), (7239, 512, 512), (333, 96, 129)], ids=str
+)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_ragged_shapes_lower_with_the_planned_tile(name, shape, dtype):
+  assert name.split("_")[0] in lower(*shape, dtype=dtype, implementation=name)
+
+
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("intermediate_dtype", [None, "float32"])
+def test_every_epilogue_dtype_lowers(out_dtype, intermediate_dtype):
+  for name in ("mosaic_gpu", "triton"):
+    lower(
+      256, 128, 256, implementation=name, out_dtype=out_dtype, intermediate_dtype=intermediate_dtype
+    )
+
+
+def test_float32_lowers_through_triton_as_ieee_products():
+  assert "triton" in lower(128, 128, 128, dtype="float32", implementation="triton")
+
+
+def test_gradients_lower_through_the_kernel():
+  a, b = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((256, 128), (128, 192)))
+
+  def loss(a, b):
+    return matmul(a, b, activation="silu", implementation="mosaic_gpu").astype(jnp.float32).sum()
+
+  with compat.abstract_gpu(**H200):
+    lowered = jax.jit(jax.grad(loss, (0, 1))).trace(a, b).lower(lowering_platforms=("cuda",))
+  # the sum before the activation, dA and dB; the forward value itself is not needed
+  assert len(re.findall(r"custom_call @mosaic_gpu", lowered.as_text())) >= 3
+
+
+def test_export_for_cuda_from_a_cpu():
+  a, b = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((256, 128), (128, 192)))
+  call = functools.partial(matmul, implementation="mosaic_gpu")
+  with compat.abstract_gpu(**H200):
+    exported = jax.export.export(jax.jit(call), platforms=["cuda"])(a, b)
+  assert exported.platforms == ("cuda",)
+  assert len(exported.serialize()) > 1000
+
+
+def test_a_tile_too_large_is_caught_before_it_is_lowered():
+  with pytest.raises(hw_profiles.InfeasibleTileError, match="largest num_stages that fits is"):
+    lower(1024, 4096, 12288, config=MatmulConfig(128, 256, 64, 5), implementation="mosaic_gpu")

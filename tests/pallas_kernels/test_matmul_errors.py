@@ -1,0 +1,86 @@
+"""Every way to call matmul wrongly, and what the message must say."""
+
+import jax.numpy as jnp
+import pytest
+
+import hw_profiles
+from pallas_kernels import MatmulConfig, matmul
+
+A = jnp.ones((4, 6), jnp.bfloat16)
+B = jnp.ones((6, 5), jnp.bfloat16)
+
+WRONG = {
+  "a is no array": (lambda: matmul(1.0, B), r"a is a float: expected an array"),
+  "a is a vector": (lambda: matmul(A[0], B), r"a has shape \(6,\).*a\[None, :\] makes a row"),
+  "b is a scalar": (lambda: matmul(A, jnp.bfloat16(1)), r"b has shape \(\).*at least 2"),
+  "integers": (lambda: matmul(A.astype(int), B), r"a is int32: expected one of bfloat16"),
+  "two dtypes": (
+    lambda: matmul(A, B.astype(jnp.float32)),
+    r"a is bfloat16 and b is float32.*a\.astype\(float32\)",
+  ),
+  "inner sizes differ": (lambda: matmul(A, B[:3]), r"a \(6\) must equal .* of b \(3\)"),
+  "b is transposed": (lambda: matmul(A, B.T), r"b\.swapaxes\(-1, -2\) would fit"),
+  "batches differ": (
+    lambda: matmul(jnp.stack([A, A]), jnp.stack([B, B, B])),
+    r"batch dimensions \(2,\) and b \(3,\)",
+  ),
+  "bias is 2-d": (lambda: matmul(A, B, bias=jnp.ones((1, 5))), r"bias has shape \(1, 5\).*\(5,\)"),
+  "bias of rows": (lambda: matmul(A, B, bias=jnp.ones(4)), r"bias has shape \(4,\).*\(5,\)"),
+  "integer bias": (lambda: matmul(A, B, bias=jnp.ones(5, int)), r"bias is int32"),
+  "activation": (lambda: matmul(A, B, activation="silo"), r"'silo'.*did you mean 'silu'"),
+  "out_dtype": (lambda: matmul(A, B, out_dtype="int8"), r"out_dtype='int8': expected one of"),
+  "no dtype": (lambda: matmul(A, B, out_dtype="bf17"), r"out_dtype='bf17': expected one of"),
+  "intermediate": (
+    lambda: matmul(A, B, intermediate_dtype=jnp.int32),
+    r"intermediate_dtype='int32'",
+  ),
+  "precision": (lambda: matmul(A, B, precision="best"), r"precision='best'.*'highest'"),
+  "config": (lambda: matmul(A, B, config=(64, 64, 32)), r"config is a tuple.*MatmulConfig\(128"),
+  "implementation": (
+    lambda: matmul(A, B, implementation="trition"),
+    r"'trition'.*'mosaic_gpu_interpret'; did you mean 'triton'",
+  ),
+  "block of 0": (lambda: MatmulConfig(0, 64, 32), r"MatmulConfig\.block_m=0: .*at least 1"),
+  "block of 1.5": (lambda: MatmulConfig(64, 1.5, 32), r"MatmulConfig\.block_n=1\.5"),
+  "no stages": (lambda: MatmulConfig(64, 64, 32, 0), r"MatmulConfig\.num_stages=0"),
+  "accumulator": (
+    lambda: MatmulConfig(64, 64, 32, accumulator="smem"),
+    r"accumulator='smem': expected 'registers' or 'shared'",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_a_wrong_argument_is_a_value_error_that_says_what_would_work(case):
+  call, message = WRONG[case]
+  with pytest.raises(ValueError, match=message):
+    call()
+
+
+def test_an_unknown_keyword_is_a_type_error():
+  with pytest.raises(TypeError, match="activaton"):
+    matmul(A, B, activaton="silu")
+
+
+def test_a_tile_that_does_not_fit_names_the_largest_that_does():
+  config = MatmulConfig(128, 128, 2048, 4)
+  with pytest.raises(
+    hw_profiles.InfeasibleTileError, match=r"block_k=2048: shared memory needs .* that fits is"
+  ):
+    matmul(A, B, config=config, implementation="mosaic_gpu_interpret")
+
+
+@pytest.mark.parametrize(
+  ("name", "a", "options", "reason"),
+  [
+    ("mosaic_gpu_interpret", A.astype(jnp.float32), {}, "TF32"),
+    ("interpret", A, {"out_dtype": "float64"}, "float64 is not a dtype of the kernels"),
+    ("xla", A, {"batch_invariant": True}, "batch_invariant"),
+    ("xla", A, {"config": MatmulConfig(64, 64, 32)}, "XLA takes no tile"),
+  ],
+)
+def test_what_an_implementation_lacks_is_not_implemented_and_names_those_that_can(
+  name, a, options, reason
+):
+  with pytest.raises(NotImplementedError, match=rf"{name}.*{reason}.*These can: "):
+    matmul(a, B.astype(a.dtype), implementation=name, **options)

@@ -1,0 +1,99 @@
+"""The Hopper kernel: interpreted with race detection on a CPU, compiled on a GPU."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kernel_cases import assert_inside_bound, normal
+
+import reference
+from pallas_kernels import MatmulConfig, matmul
+from pallas_kernels.gemm import hopper as kernel
+
+# the interpreter of jax 0.10 hangs where a kernel is wrong; the limit says so
+pytestmark = pytest.mark.timeout(120)
+
+CASES = [
+  # m, k, n, config: one tile; ragged everywhere; several tiles per block; N
+  # shared by the consumers; one consumer; fewer K steps than stages; one stage
+  (128, 128, 128, MatmulConfig(128, 128, 64, 2)),
+  (130, 100, 135, MatmulConfig(128, 128, 64, 2, group_m=1)),
+  (200, 192, 320, MatmulConfig(64, 64, 64, 3)),
+  (70, 96, 250, MatmulConfig(64, 128, 32, 2)),
+  (7, 33, 19, MatmulConfig(64, 64, 32, 2)),
+  (1, 40, 257, MatmulConfig(64, 128, 64, 4)),
+  (65, 200, 70, MatmulConfig(128, 64, 64, 1)),
+]
+
+
+@pytest.mark.parametrize(("m", "k", "n", "config"), CASES, ids=str)
+def test_tiles_are_right_and_free_of_races(hopper, m, k, n, config, rng, races):
+  a, b, bias = normal(rng, m, k), normal(rng, k, n), normal(rng, n)
+  out = matmul(a, b, bias=bias, activation="silu", config=config, implementation=hopper)
+  assert_inside_bound(out, a, b, hopper, bias=bias, activation="silu")
+  assert not races()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("out_dtype", ["float16", "float32"])
+def test_small_integers_are_exact(hopper, dtype, out_dtype, rng):
+  a, b = reference.exact_integer_operands(rng, 67, 130, 72, "bfloat16")
+  out = matmul(
+    jnp.asarray(a, dtype), jnp.asarray(b, dtype), out_dtype=out_dtype, implementation=hopper
+  )
+  np.testing.assert_array_equal(
+    np.asarray(out, np.float64), reference.matmul(a, b).astype(np.float64)
+  )
+
+
+def test_a_batch_of_both_operands(hopper, rng):
+  a, b = normal(rng, 3, 20, 40), normal(rng, 3, 40, 24)
+  out = matmul(a, b, config=MatmulConfig(64, 32, 32, 2), implementation=hopper)
+  for i in range(3):
+    assert_inside_bound(out[i], a[i], b[i], hopper)
+
+
+ONLY_INTERPRETED = pytest.mark.skipif(
+  jax.default_backend() != "cpu", reason="needs the interpreter"
+)
+
+
+@ONLY_INTERPRETED
+def test_the_race_detector_sees_two_warpgroups_in_one_slot(rng, monkeypatch, races):
+  """The clean runs above mean something: let both consumers stage in one slot, and it tells."""
+  axis_index = kernel.lax.axis_index
+
+  def second_consumer_takes_itself_for_the_first(name):
+    index = axis_index(name)
+    return jnp.where(index == 1, 0, index) if name == "warpgroup" else index
+
+  monkeypatch.setattr(kernel.lax, "axis_index", second_consumer_takes_itself_for_the_first)
+  a, b = normal(rng, 128, 64), normal(rng, 64, 64)
+  matmul(a, b, config=MatmulConfig(128, 64, 64, 2), implementation="mosaic_gpu_interpret")
+  assert races()
+
+
+@ONLY_INTERPRETED
+def test_multiplying_before_the_copy_has_landed_shows(rng, monkeypatch):
+  """JAX's detector does not follow wgmma's reads; what they find in a stage does show."""
+  wait, wgmma = kernel.plgpu.barrier_wait, kernel.plgpu.wgmma
+  postponed = []
+
+  def wait_later_in_the_consumer(barrier):
+    if sys._getframe(1).f_code.co_name == "multiply":
+      postponed.append(barrier)
+    else:
+      wait(barrier)
+
+  def wgmma_then_wait(*operands):
+    wgmma(*operands)
+    wait(postponed.pop())
+
+  monkeypatch.setattr(kernel.plgpu, "barrier_wait", wait_later_in_the_consumer)
+  monkeypatch.setattr(kernel.plgpu, "wgmma", wgmma_then_wait)
+  a, b = normal(rng, 64, 256), normal(rng, 256, 64)
+  out = matmul(a, b, config=MatmulConfig(64, 64, 64, 2), implementation="mosaic_gpu_interpret")
+  with pytest.raises(AssertionError):
+    assert_inside_bound(out, a, b, "mosaic_gpu_interpret")

@@ -1,0 +1,257 @@
+"""matmul under JAX's transformations: each must give what the plain calls give."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kernel_cases import normal
+
+import reference
+from pallas_kernels import MatmulConfig, matmul
+
+TILE = MatmulConfig(32, 32, 32, 2)
+
+
+@pytest.fixture
+def run(implementation):
+  return functools.partial(matmul, implementation=implementation)
+
+
+def test_jit_gives_the_same_bits_and_traces_once(run, rng):
+  a, b = normal(rng, 33, 47), normal(rng, 47, 21)
+  traces = []
+
+  @jax.jit
+  def jitted(a, b):
+    traces.append(a)
+    return run(a, b)
+
+  chex.assert_trees_all_equal(run(a, b), jitted(a, b))
+  jitted(a + 1, b)
+  assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+  ("a_shape", "b_shape"),
+  [
+    ((2, 3, 17, 20), (20, 9)),
+    ((4, 17, 20), (4, 20, 9)),
+    ((2, 1, 17, 20), (3, 20, 9)),
+    ((17, 20), (5, 20, 9)),
+    ((1, 17, 20), (1, 20, 9)),
+    ((2, 3, 17, 20), (1, 1, 20, 9)),
+  ],
+  ids=str,
+)
+def test_leading_dimensions_broadcast_as_numpy_matmul(run, a_shape, b_shape, rng):
+  a, b = reference.exact_integer_operands(rng, 1, 20, 1, "bfloat16")
+  a = jnp.asarray(rng.integers(-3, 4, a_shape), jnp.bfloat16)
+  b = jnp.asarray(rng.integers(-3, 4, b_shape), jnp.bfloat16)
+  expected = np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
+  np.testing.assert_array_equal(np.asarray(run(a, b), np.float64), expected)
+
+
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0), (1, 0), (-1, None)], ids=str)
+def test_vmap(run, in_axes, rng):
+  a = jnp.asarray(rng.integers(-3, 4, (17, 20)), jnp.bfloat16)
+  b = jnp.asarray(rng.integers(-3, 4, (20, 9)), jnp.bfloat16)
+  bias = jnp.arange(9.0)
+  size = 4
+  mapped_a = a if in_axes[0] is None else jnp.stack([a + i for i in range(size)], in_axes[0])
+  mapped_b = b if in_axes[1] is None else jnp.stack([b - i for i in range(size)], in_axes[1])
+  out = jax.vmap(lambda a, b: run(a, b, bias=bias, activation="silu"), in_axes=in_axes)(
+    mapped_a, mapped_b
+  )
+  for i in range(size):
+    one = run(
+      a if in_axes[0] is None else a + i,
+      b if in_axes[1] is None else b - i,
+      bias=bias,
+      activation="silu",
+    )
+    # the sums are exact, so both see the same values before the activation
+    chex.assert_trees_all_equal(out[i], one)
+
+
+def test_nested_vmap_with_every_operand_mapped(run, rng):
+  a = jnp.asarray(rng.integers(-2, 3, (2, 5, 12)), jnp.bfloat16)
+  b = jnp.asarray(rng.integers(-2, 3, (3, 12, 7)), jnp.bfloat16)
+  bias = jnp.asarray(rng.integers(-2, 3, (3, 7)), jnp.float32)
+  inner = jax.vmap(lambda a, b, bias: run(a, b, bias=bias), in_axes=(None, 0, 0))
+  out = jax.vmap(inner, in_axes=(0, None, None))(a, b, bias)
+  expected = np.einsum("amk,bkn->abmn", np.asarray(a, np.float64), np.asarray(b, np.float64))
+  np.testing.assert_array_equal(
+    np.asarray(out, np.float64), expected + np.asarray(bias, np.float64)[None, :, None, :]
+  )
+
+
+def test_vmap_of_a_batched_call(run, rng):
+  a = jnp.asarray(rng.integers(-2, 3, (2, 3, 5, 12)), jnp.bfloat16)
+  b = jnp.asarray(rng.integers(-2, 3, (3, 12, 7)), jnp.bfloat16)
+  out = jax.vmap(lambda a: run(a, b))(a)
+  expected = np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
+  np.testing.assert_array_equal(np.asarray(out, np.float64), expected)
+
+
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_gradients_are_the_products_of_the_chain_rule(run, implementation, activation, rng):
+  a, b = normal(rng, 30, 41), normal(rng, 41, 22)
+  bias, d_out = normal(rng, 22, dtype="float32"), normal(rng, 30, 22)
+
+  def call(a, b, bias):
+    return run(a, b, bias=bias, activation=activation)
+
+  _, pull = jax.vjp(call, a, b, bias)
+  d_a, d_b, d_bias = pull(d_out)
+  chex.assert_type((d_a, d_b, d_bias), (a.dtype, b.dtype, bias.dtype))
+  out64 = np.asarray(d_out, np.float64)
+  d_s = d_out
+  if activation == "silu":
+    s = np.asarray(run(a, b, bias=bias), np.float64)
+    sigmoid = 1 / (1 + np.exp(-s))
+    exact = out64 * sigmoid * (1 + s * (1 - sigmoid))
+    # ds is rounded to bfloat16 once, from float32
+    d_s = jnp.asarray(reference.round_to(exact, "bfloat16"))
+  assert_inside_bound_or_rounding(d_a, d_s, b.T, implementation)
+  assert_inside_bound_or_rounding(d_b, a.T, d_s, implementation)
+  exact_bias = (out64 if activation is None else exact).sum(0)
+  slack = 32 * 2.0**-24 * np.abs(out64 * 1.1).sum(0)
+  assert np.all(np.abs(np.asarray(d_bias, np.float64) - exact_bias) <= slack)
+
+
+def assert_inside_bound_or_rounding(actual, x, y, implementation):
+  """The matmul bound, and one bfloat16 rounding of ds that may have gone the other way."""
+  bound = reference.matmul_error_bound(
+    np.asarray(x), np.asarray(y), out_dtype=actual.dtype, accumulate="tensor_core"
+  )
+  flips = 2.0**-8 * (np.abs(np.asarray(x, np.float64)) @ np.abs(np.asarray(y, np.float64)))
+  exact = np.asarray(x, np.float64) @ np.asarray(y, np.float64)
+  assert np.all(np.abs(np.asarray(actual, np.float64) - exact) <= bound + flips)
+
+
+def test_gradient_of_a_shared_matrix_is_summed_over_the_batch(run, rng):
+  a = jnp.asarray(rng.integers(-2, 3, (3, 4, 6)), jnp.float32).astype(jnp.bfloat16)
+  b = jnp.asarray(rng.integers(-2, 3, (6, 5)), jnp.bfloat16)
+  d_b = jax.grad(lambda b: run(a, b, out_dtype="float32").sum())(b)
+  np.testing.assert_array_equal(
+    np.asarray(d_b, np.float64), np.asarray(a, np.float64).sum((0, 1))[:, None] * np.ones((1, 5))
+  )
+  d_a = jax.grad(lambda a: run(a, jnp.stack([b, b, b]), out_dtype="float32").sum())(a[0])
+  np.testing.assert_array_equal(
+    np.asarray(d_a, np.float64), np.ones((4, 1)) * 3 * np.asarray(b, np.float64).sum(1)
+  )
+
+
+def test_gradient_under_vmap_and_remat(run, rng):
+  a = jnp.asarray(rng.integers(-2, 3, (3, 4, 6)), jnp.bfloat16)
+  b = jnp.asarray(rng.integers(-2, 3, (6, 5)), jnp.bfloat16)
+
+  def loss(a, b):
+    return run(a, b, out_dtype="float32").sum()
+
+  plain = jax.vmap(jax.grad(loss, argnums=(0, 1)), in_axes=(0, None))(a, b)
+  for i in range(3):
+    chex.assert_trees_all_equal(
+      jax.tree.map(lambda x, i=i: x[i], plain), jax.grad(loss, argnums=(0, 1))(a[i], b)
+    )
+  remat = jax.grad(jax.checkpoint(loss), argnums=(0, 1))(a[0], b)
+  chex.assert_trees_all_equal(remat, jax.grad(loss, argnums=(0, 1))(a[0], b))
+
+
+def test_a_second_reverse_derivative(run):
+  a = jnp.asarray([[2.0]], jnp.bfloat16)
+  b = jnp.asarray([[3.0]], jnp.bfloat16)
+  # d/db of (d/da of (ab)²/2) = d/db of a b² = 2ab
+  first = jax.grad(lambda a, b: (run(a, b, out_dtype="float32") ** 2).sum() / 2)
+  second = jax.grad(lambda b: first(a, b).astype(jnp.float32).sum())(b)
+  assert float(second[0, 0]) == 12.0
+
+
+def test_forward_mode_says_that_it_is_not_there(run, rng):
+  a, b = normal(rng, 4, 4), normal(rng, 4, 4)
+  with pytest.raises(TypeError, match="forward-mode"):
+    jax.jvp(run, (a, b), (a, b))
+
+
+def test_x64_changes_nothing_for_16_bit_operands(run, rng):
+  a, b = normal(rng, 33, 47), normal(rng, 47, 21)
+  plain = run(a, b, activation="silu")
+  with jax.enable_x64(True):
+    wide = run(a, b, activation="silu")
+  chex.assert_trees_all_equal(plain, wide)
+
+
+def test_float64_is_computed_in_float64_by_xla(rng):
+  with jax.enable_x64(True):
+    a, b = jnp.asarray(rng.standard_normal((9, 30))), jnp.asarray(rng.standard_normal((30, 8)))
+    out = matmul(a, b)
+    chex.assert_type(out, jnp.float64)
+    exact = np.asarray(a) @ np.asarray(b)
+    bound = 30 * 2.0**-53 * (np.abs(a) @ np.abs(b)) * 2
+    assert np.all(np.abs(np.asarray(out) - exact) <= bound)
+
+
+def test_donated_operands(run, rng):
+  a, b = normal(rng, 16, 16), normal(rng, 16, 16)
+  expected = run(a, b)
+  donating = jax.jit(run, donate_argnums=0)
+  chex.assert_trees_all_equal(donating(a + 0, b), expected)
+
+
+def test_shard_map_with_varying_axes_checked(run, rng):
+  mesh = jax.make_mesh((len(jax.devices()),), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+  spec = jax.sharding.PartitionSpec
+  a, b = normal(rng, 8 * len(jax.devices()), 24), normal(rng, 24, 10)
+  sharded = jax.shard_map(
+    lambda a, b: run(a, b, activation="silu"),
+    mesh=mesh,
+    in_specs=(spec("x", None), spec(None, None)),
+    out_specs=spec("x", None),
+    check_vma=True,
+  )
+  out = jax.jit(sharded)(a, b)
+  assert_trees_close_in_bits(out, run(a, b, activation="silu"))
+
+  def loss(f, a, b):
+    return f(a, b).astype(jnp.float32).sum()
+
+  d_b = jax.grad(functools.partial(loss, sharded), argnums=1)(a, b)
+  alone = jax.grad(functools.partial(loss, lambda a, b: run(a, b, activation="silu")), argnums=1)
+  # the same sum of bfloat16 products in another order, rounded once more per device
+  scale = np.abs(np.asarray(a, np.float64)).sum(0)[:, None] * 1.1
+  difference = np.abs(np.asarray(d_b, np.float64) - np.asarray(alone(a, b), np.float64))
+  assert np.all(difference <= 2.0**-7 * scale)
+
+
+def assert_trees_close_in_bits(x, y):
+  """Equal up to one bfloat16 step: XLA may sum a shard in another order."""
+  assert int(reference.ulp_distance(np.asarray(x), np.asarray(y)).max()) <= 1
+
+
+def test_export_and_call_again(run, rng):
+  a, b = normal(rng, 16, 24), normal(rng, 24, 8)
+  exported = jax.export.export(jax.jit(run))(a, b)
+  blob = exported.serialize()
+  chex.assert_trees_all_equal(jax.export.deserialize(blob).call(a, b), run(a, b))
+
+
+def test_numpy_operands_are_taken(run, rng):
+  a, b = reference.exact_integer_operands(rng, 5, 6, 7, "float16")
+  np.testing.assert_array_equal(
+    np.asarray(run(a, b), np.float64), reference.matmul(a, b).astype(np.float64)
+  )
+
+
+def test_the_interpreter_in_strips_gives_the_same_bits(rng, monkeypatch):
+  from pallas_kernels.gemm import portable
+
+  a, b, bias = normal(rng, 40, 64), normal(rng, 64, 200), normal(rng, 200)
+  call = functools.partial(
+    matmul, bias=bias, activation="silu", config=TILE, implementation="interpret"
+  )
+  whole = call(a, b)
+  monkeypatch.setattr(portable, "_INTERPRETED_STRIP_BYTES", 64 * 2 * 64)
+  chex.assert_trees_all_equal(call(a, b), whole)
