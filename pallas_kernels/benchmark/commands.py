@@ -1,0 +1,45 @@
+"""The command line that gives a row again."""
+
+import shlex
+
+from hw_profiles import MatmulConfig
+from pallas_kernels.benchmark.flags import DEFAULT_ITERATIONS, Options
+from pallas_kernels.benchmark.parsing import Shape
+
+
+def rerun(
+  options: Options,
+  *,
+  kernel: str,
+  shape: Shape,
+  dtype: str,
+  tile: MatmulConfig | None = None,
+  profile: str | None = None,
+  implementation: str | None = None,
+  peer: str | None = None,
+) -> str:
+  """A shell line of the same task for one row.
+
+  Everything the row depends on is written out, defaults too, except those
+  flags whose default means "off".
+  """
+  parts = ["pallas-bench", f"--task={options.task}", f"--kernel={kernel}"]
+  parts += [f"--shape={shape}", f"--dtype={dtype}"]
+  if tile is not None:
+    parts.append(f"--tile={tile.describe()}")
+  if profile is not None:
+    parts.append(f"--profile={profile}")
+  if implementation is not None:
+    parts.append(f"--implementation={implementation}")
+  if peer is not None:
+    parts.append(f"--peers={peer}")
+  parts += options.operation_flags()
+  if options.check != "float64":
+    parts.append(f"--check={options.check}")
+  if options.iterations != DEFAULT_ITERATIONS:
+    parts.append(f"--iterations={options.iterations}")
+  if options.timer != "device":
+    parts.append(f"--timer={options.timer}")
+  if options.cold_l2:
+    parts.append("--cold_l2")
+  return shlex.join(parts)

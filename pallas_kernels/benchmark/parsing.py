@@ -1,0 +1,187 @@
+"""Flag texts to shapes and tiles: `name=value` lists with inclusive sweeps.
+
+    assignments = name "=" value ("," name "=" value)*
+    value       = integer | start ":" stop ":" step | word
+
+A sweep counts from start to stop in steps, stop included where a step meets it.
+Several sweeps in one text give every combination, the last name fastest.
+"""
+
+import dataclasses
+import difflib
+import itertools
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+
+from hw_profiles import config as configs
+from pallas_kernels.benchmark.errors import UsageError
+
+# More combinations than anyone reads: a typing slip in a sweep, caught before
+# hours of work.
+MAX_COMBINATIONS = 10_000
+
+_INTEGER = re.compile(r"[+-]?\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+  """Sizes of one problem: A of m x k, B of k x n, `batch` of them where given."""
+
+  m: int
+  k: int
+  n: int
+  batch: int | None = None
+
+  def __str__(self) -> str:
+    """The sizes as `--shape` takes them."""
+    text = f"m={self.m},k={self.k},n={self.n}"
+    return text if self.batch is None else f"{text},batch={self.batch}"
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+  """`; did you mean X?` for the known name most like `name`, or nothing."""
+  matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+  return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def choose(flag: str, names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+  """`names` without repeats, each one of `known`.
+
+  Raises:
+    UsageError: a name is not known, or there is none.
+  """
+  if not names:
+    raise UsageError(f"--{flag}: expected at least one of {', '.join(known)}")
+  for name in names:
+    if name not in known:
+      raise UsageError(f"--{flag}={name}: expected one of {', '.join(known)}{closest(name, known)}")
+  return tuple(dict.fromkeys(names))
+
+
+def shapes(text: str, *, flag: str = "shape") -> tuple[Shape, ...]:
+  """The shapes of one `--shape` text, for example `m=1024,k=1024:8192:1024,n=12288`.
+
+  Raises:
+    UsageError: the text is not of that form, a size is missing, unknown,
+      repeated or negative.
+  """
+  example = "m=1024,k=4096,n=12288"
+  fields: dict[str, _ReadValue] = dict.fromkeys(("m", "k", "n", "batch"), _size)
+  swept = _assignments(flag, text, fields, required=("m", "k", "n"), example=example)
+  return tuple(Shape(**combination) for combination in _combinations(flag, text, swept))
+
+
+def tiles(text: str, *, flag: str = "tile") -> tuple[configs.MatmulConfig, ...]:
+  """The tiles of one `--tile` text: any fields of MatmulConfig, sweeps included.
+
+  Raises:
+    UsageError: the text is not of that form, a field is missing, unknown or
+      repeated, or MatmulConfig refuses its value.
+  """
+  example = "block_m=128,block_n=128,block_k=32,num_stages=1"
+  fields = _config_fields(configs.MatmulConfig)
+  required = [
+    field.name
+    for field in dataclasses.fields(configs.MatmulConfig)
+    if field.default is dataclasses.MISSING
+  ]
+  swept = _assignments(flag, text, fields, required=required, example=example)
+  result = []
+  for combination in _combinations(flag, text, swept):
+    try:
+      result.append(configs.MatmulConfig(**combination))
+    except ValueError as error:
+      raise UsageError(f"--{flag}={text}: {error}") from None
+  return tuple(result)
+
+
+# A reader takes the text of one value and returns every value it stands for;
+# it raises ValueError with what it expected.
+_ReadValue = Callable[[str], Sequence[object]]
+
+
+def _assignments(
+  flag: str, text: str, fields: dict[str, _ReadValue], *, required: Sequence[str], example: str
+) -> dict[str, Sequence[object]]:
+  """Each name of `text` with the values it sweeps."""
+  swept: dict[str, Sequence[object]] = {}
+  for part in text.split(","):
+    name, equals, value = (piece.strip() for piece in part.partition("="))
+    if not equals or not name or not value:
+      raise UsageError(f"--{flag}={text}: {part!r} is not name=value; for example {example}")
+    if name not in fields:
+      raise UsageError(
+        f"--{flag}={text}: unknown name {name!r}, expected one of {', '.join(fields)}"
+        f"{closest(name, fields)}"
+      )
+    if name in swept:
+      raise UsageError(f"--{flag}={text}: {name} is given twice")
+    try:
+      swept[name] = fields[name](value)
+    except ValueError as error:
+      raise UsageError(f"--{flag}={text}: {name}={value}: {error}") from None
+  missing = [name for name in required if name not in swept]
+  if missing:
+    raise UsageError(f"--{flag}={text}: {', '.join(missing)} missing; for example {example}")
+  return swept
+
+
+def _combinations(
+  flag: str, text: str, swept: dict[str, Sequence[object]]
+) -> list[dict[str, typing.Any]]:
+  count = 1
+  for values in swept.values():
+    count *= len(values)
+  if count > MAX_COMBINATIONS:
+    raise UsageError(
+      f"--{flag}={text}: {count} combinations, expected at most {MAX_COMBINATIONS}; "
+      "use a larger step"
+    )
+  return [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
+
+
+def _integers(text: str) -> Sequence[int]:
+  """One integer, or the members of `start:stop:step`."""
+  parts = text.split(":")
+  if len(parts) not in (1, 3) or not all(_INTEGER.fullmatch(part) for part in parts):
+    raise ValueError("expected an integer or a sweep start:stop:step, for example 1024:8192:1024")
+  if len(parts) == 1:
+    return [int(text)]
+  start, stop, step = (int(part) for part in parts)
+  if step < 1:
+    raise ValueError(f"the step is {step}, expected at least 1")
+  if stop < start:
+    raise ValueError(f"the sweep stops at {stop}, before it starts at {start}")
+  return range(start, stop + 1, step)
+
+
+def _size(text: str) -> Sequence[int]:
+  values = _integers(text)
+  if values[0] < 0:
+    raise ValueError("expected a size of at least 0")
+  return values
+
+
+def _config_fields(config_class: type) -> dict[str, _ReadValue]:
+  """A reader for each field of a config dataclass, by its annotation."""
+  hints = typing.get_type_hints(config_class)
+  return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(config_class)}
+
+
+def _reader(hint: object) -> _ReadValue:
+  if hint is int:
+    return _integers
+  if typing.get_origin(hint) is typing.Literal:
+    words = typing.get_args(hint)
+
+    def read_word(text: str) -> Sequence[object]:
+      if text not in words:
+        raise ValueError(f"expected one of {', '.join(words)}{closest(text, words)}")
+      return [text]
+
+    return read_word
+  if typing.get_origin(hint) is types.UnionType and set(typing.get_args(hint)) == {int, type(None)}:
+    return lambda text: [None] if text.lower() == "none" else _integers(text)
+  raise TypeError(f"no reader for a config field of type {hint}")

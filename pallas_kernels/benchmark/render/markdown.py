@@ -1,0 +1,34 @@
+"""`--format=markdown`: the table's blocks for a document."""
+
+from collections.abc import Sequence
+
+from pallas_kernels.benchmark import rows
+from pallas_kernels.benchmark.render import facts
+
+
+def render(report: rows.Report) -> str:
+  """The environment as a sentence, then each block: heading, pipe table, list."""
+  parts = [_escape(facts.sentence(report.environment))]
+  for block in report.blocks:
+    if block.title:
+      parts.append(f"### {_escape(block.title)}")
+    if block.header:
+      parts.append("\n".join(_grid(block)))
+    if block.lines:
+      parts.append("\n".join(f"- {_escape(line.strip())}" for line in block.lines))
+  return "\n\n".join(parts) + "\n"
+
+
+def _grid(block: rows.Block) -> list[str]:
+  def line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_escape(cell) for cell in cells)} |"
+
+  marks = ["---:" if name in block.numeric else "---" for name in block.header]
+  return [line(block.header), f"| {' | '.join(marks)} |", *(line(cells) for cells in block.cells)]
+
+
+def _escape(text: str) -> str:
+  """`text` with what Markdown would read as a column, emphasis or HTML made plain."""
+  for mark in ("\\", "|", "*", "<", "`"):
+    text = text.replace(mark, f"\\{mark}")
+  return text.replace("_", "\\_")

@@ -1,0 +1,39 @@
+"""`--format=table`: aligned columns for a terminal."""
+
+from collections.abc import Sequence
+
+from pallas_kernels.benchmark import rows
+from pallas_kernels.benchmark.render import facts
+
+_GAP = "  "
+
+
+def render(report: rows.Report) -> str:
+  """The environment on one line, then each block."""
+  parts = [facts.sentence(report.environment)]
+  parts += [_block(block) for block in report.blocks]
+  return "\n\n".join(parts) + "\n"
+
+
+def _block(block: rows.Block) -> str:
+  lines = [block.title] if block.title else []
+  if block.header:
+    lines += _grid(block)
+  lines += block.lines
+  return "\n".join(lines)
+
+
+def _grid(block: rows.Block) -> list[str]:
+  widths = [
+    max(len(cells[column]) for cells in (block.header, *block.cells))
+    for column in range(len(block.header))
+  ]
+
+  def line(cells: Sequence[str]) -> str:
+    return _GAP.join(
+      cell.rjust(width) if name in block.numeric else cell.ljust(width)
+      for cell, width, name in zip(cells, widths, block.header, strict=True)
+    ).rstrip()
+
+  rule = _GAP.join("-" * width for width in widths)
+  return [line(block.header), rule, *(line(cells) for cells in block.cells)]

@@ -1,0 +1,145 @@
+"""The result of a task: rows for programs, blocks of text for people.
+
+Rows are what JSON and CSV hold; blocks are what the table and Markdown show.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+SCHEMA = 1
+
+PASSED = "passed"
+FAILED = "failed"
+NOT_RUN = "not run"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+  """One tile on one profile (or one run on one device). None: does not apply, or not known.
+
+  The fields from `kernel` to `arguments` are the schema's, in its order; those
+  after them say more about the same row, and a task may add `details`.
+
+  Attributes:
+    kernel: The op.
+    shape: Sizes as `--shape` takes them.
+    dtype: Operand dtype.
+    tile: The tile as `--tile` takes it.
+    profile: Hardware profile that the plan is for.
+    vendor: Its vendor.
+    fits: Whether the plan fits the profile.
+    binding: The resources that limit it.
+    buffers: Every on-chip buffer: what it needs and what there is, in bytes.
+    working_set_bytes: One program's operand tiles and accumulator.
+    traffic_bytes: Bytes between the working buffers and the next tier, whole problem.
+    intensity_flop_per_byte: FLOP over `traffic_bytes`.
+    resident_blocks: Programs resident at once on an SM or core.
+    predicted_us: The planner's estimate, microseconds.
+    bound: The resource whose time that is.
+    measured_us: Median of a device timer on a GPU, microseconds; never an interpreter's time.
+    implementation: What ran.
+    max_ulp: Largest distance from the float64 reference, in units of the last place.
+    relative_error: Largest error relative to the reference.
+    error_bound: The bound the error was held against.
+    check: "passed", "failed" or "not run".
+    arguments: A command line that gives this row again.
+    reason: Why it does not fit, or did not run.
+    checked: The part of the result that was compared.
+    notes: Anything else a reader must know.
+    details: Further fields of one task, appended under their own names.
+  """
+
+  kernel: str
+  shape: str
+  dtype: str
+  tile: str | None = None
+  profile: str | None = None
+  vendor: str | None = None
+  fits: bool | None = None
+  binding: tuple[str, ...] | None = None
+  buffers: tuple[Mapping[str, Any], ...] | None = None
+  working_set_bytes: int | None = None
+  traffic_bytes: int | None = None
+  intensity_flop_per_byte: float | None = None
+  resident_blocks: int | None = None
+  predicted_us: float | None = None
+  bound: str | None = None
+  measured_us: float | None = None
+  implementation: str | None = None
+  max_ulp: float | None = None
+  relative_error: float | None = None
+  error_bound: float | None = None
+  check: str = NOT_RUN
+  arguments: str = ""
+  reason: str | None = None
+  checked: str | None = None
+  notes: tuple[str, ...] = ()
+  details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def as_dict(self) -> dict[str, Any]:
+    """The row as JSON holds it: plain values, fields in order, details last."""
+    fields = {
+      field.name: plain(getattr(self, field.name))
+      for field in dataclasses.fields(self)
+      if field.name != "details"
+    }
+    return fields | {name: plain(value) for name, value in self.details.items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Block:
+  """A titled table and the lines under it; either may be missing.
+
+  Attributes:
+    title: One line above.
+    header: Column names, with units.
+    cells: Rows of text, each as long as `header`.
+    numeric: Names in `header` whose cells are numbers, set to the right.
+    lines: Sentences below.
+  """
+
+  title: str = ""
+  header: tuple[str, ...] = ()
+  cells: tuple[tuple[str, ...], ...] = ()
+  numeric: frozenset[str] = frozenset()
+  lines: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+  """What a task returns."""
+
+  environment: Mapping[str, Any]
+  rows: tuple[Row, ...]
+  blocks: tuple[Block, ...]
+
+  @property
+  def failed(self) -> bool:
+    """Whether a check failed."""
+    return any(row.check == FAILED for row in self.rows)
+
+
+def plain(value: Any) -> Any:
+  """`value` in the types of JSON.
+
+  JSON has no infinity and no NaN, and null means an empty field, so those
+  become the texts "Infinity", "-Infinity" and "NaN", which float() reads.
+  """
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+  if isinstance(value, Mapping):
+    return {str(key): plain(item) for key, item in value.items()}
+  if isinstance(value, list | tuple | set | frozenset):
+    items = [plain(item) for item in value]
+    return sorted(items) if isinstance(value, set | frozenset) else items
+  if value is None or isinstance(value, bool | str):
+    return value
+  if hasattr(value, "item"):  # a NumPy scalar
+    return plain(value.item())
+  if isinstance(value, float) and not math.isfinite(value):
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+  if isinstance(value, int | float):
+    return value
+  return str(value)

@@ -1,0 +1,188 @@
+"""How long a kernel takes on a GPU: medians after warm-up.
+
+The device timer sums the kernels of one call, as CUPTI saw them run; the wall
+timer is the time from the call to its result being there, launch included.
+"""
+
+import dataclasses
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+# Read between timed runs to push operands out of L2: twice the 126 MiB of a
+# B200, the largest L2 of the known GPUs.
+FLUSH_BYTES = 256 * 2**20
+
+# The device timer keeps every result of a batch until the batch ends.
+_KEPT_RESULT_BYTES = 2 * 2**30
+
+# Clocks rise within some tens of milliseconds of steady work.
+_WARM_UP_S = 0.1
+_WARM_UP_CALLS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+  """Times of one call, microseconds.
+
+  Attributes:
+    median_us: The reported time.
+    minimum_us: The fastest run.
+    maximum_us: The slowest run.
+    iterations: Runs timed.
+    timer: "device" or "wall".
+    cold_l2: Whether operands were out of L2 at the start of each run.
+  """
+
+  median_us: float
+  minimum_us: float
+  maximum_us: float
+  iterations: int
+  timer: str
+  cold_l2: bool
+
+
+def measure(
+  function: Callable[..., jax.Array],
+  arguments: Sequence[jax.Array],
+  *,
+  iterations: int,
+  timer: str,
+  cold_l2: bool,
+) -> Measurement | None:
+  """Times `function(*arguments)`, which jit must accept, on the GPU that JAX uses.
+
+  Args:
+    function: A pure function of arrays.
+    arguments: Arrays on the device.
+    iterations: Timed runs.
+    timer: "device" (CUPTI) or "wall".
+    cold_l2: Read 256 MiB of other data before each run.
+
+  Returns:
+    None where a call starts no kernel, as for an empty result.
+
+  Raises:
+    RuntimeError: cold_l2 with the device timer, and the function has a kernel
+      of the same name as the reading one.
+  """
+  compiled = jax.jit(function)
+  _warm_up(compiled, arguments)
+  if timer == "device":
+    times_us = (
+      _cold_device_times_us(function, arguments, iterations)
+      if cold_l2
+      else _device_times_us(compiled, arguments, iterations)
+    )
+  else:
+    times_us = _wall_times_us(compiled, arguments, iterations, cold_l2)
+  if not times_us:
+    return None
+  return Measurement(
+    median_us=statistics.median(times_us),
+    minimum_us=min(times_us),
+    maximum_us=max(times_us),
+    iterations=len(times_us),
+    timer=timer,
+    cold_l2=cold_l2,
+  )
+
+
+def on_device(
+  call: Callable[..., jax.Array], *arguments: Any
+) -> tuple[Callable[..., jax.Array], tuple[jax.Array, ...]]:
+  """`call` and its arguments for `measure`: arrays on the device, None bound beforehand."""
+  present = [argument is not None for argument in arguments]
+
+  def function(*arrays: jax.Array) -> jax.Array:
+    rest = iter(arrays)
+    return call(*(next(rest) if there else None for there in present))
+
+  arrays = jax.device_put(tuple(argument for argument in arguments if argument is not None))
+  return function, arrays
+
+
+def _warm_up(compiled: Callable[..., Any], arguments: Sequence[Any]) -> None:
+  result = jax.block_until_ready(compiled(*arguments))  # compiles
+  start = time.perf_counter()
+  for _ in range(_WARM_UP_CALLS):
+    result = jax.block_until_ready(compiled(*arguments))
+    if time.perf_counter() - start > _WARM_UP_S:
+      break
+  del result
+
+
+def _device_times_us(
+  compiled: Callable[..., Any], arguments: Sequence[Any], iterations: int
+) -> list[float]:
+  return [
+    sum(milliseconds for _, milliseconds in kernels) * 1e3
+    for kernels in _kernels(compiled, arguments, iterations)
+  ]
+
+
+def _cold_device_times_us(
+  function: Callable[..., Any], arguments: Sequence[Any], iterations: int
+) -> list[float]:
+  scratch = jnp.zeros(FLUSH_BYTES // 4, jnp.uint32)
+  flush_names = Counter(name for name, _ in _kernels(jax.jit(_flush), (scratch,), 1)[0])
+
+  def cold(scratch: jax.Array, *arguments: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _flush(scratch), function(*arguments)
+
+  times_us = []
+  for kernels in _kernels(jax.jit(cold), (scratch, *arguments), iterations):
+    flushes = Counter(name for name, _ in kernels if name in flush_names)
+    if flushes != flush_names:
+      raise RuntimeError(
+        f"cold_l2: cannot tell the kernels that read other data {sorted(flush_names)} from those "
+        f"measured {sorted({name for name, _ in kernels})}; measure without cold_l2"
+      )
+    mine = [milliseconds for name, milliseconds in kernels if name not in flush_names]
+    if mine:
+      times_us.append(sum(mine) * 1e3)
+  return times_us
+
+
+def _flush(scratch: jax.Array) -> jax.Array:
+  # A reduction no matmul epilogue has, so that its kernels have names of their own.
+  return jnp.bitwise_xor.reduce(scratch)
+
+
+def _kernels(
+  compiled: Callable[..., Any], arguments: Sequence[Any], iterations: int
+) -> list[list[tuple[str, float]]]:
+  """(name, milliseconds) of every kernel, for each call."""
+  from jax.experimental.mosaic.gpu import profiler  # CUDA builds of JAX only
+
+  shape = jax.eval_shape(compiled, *arguments)
+  result_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape))
+  batch = max(1, min(iterations, _KEPT_RESULT_BYTES // max(result_bytes, 1)))
+  calls: list[list[tuple[str, float]]] = []
+  while len(calls) < iterations:
+    count = min(batch, iterations - len(calls))
+    _, timings = profiler.measure(compiled, aggregate=False, iterations=count)(*arguments)
+    if timings is None:
+      return []
+    calls += [timings] if count == 1 else timings
+  return calls
+
+
+def _wall_times_us(
+  compiled: Callable[..., Any], arguments: Sequence[Any], iterations: int, cold_l2: bool
+) -> list[float]:
+  scratch = jnp.zeros(FLUSH_BYTES // 4, jnp.uint32) if cold_l2 else None
+  flush = jax.jit(_flush)
+  times_us = []
+  for _ in range(iterations):
+    if scratch is not None:
+      jax.block_until_ready(flush(scratch))
+    start = time.perf_counter()
+    jax.block_until_ready(compiled(*arguments))
+    times_us.append((time.perf_counter() - start) * 1e6)
+  return times_us

@@ -1,0 +1,30 @@
+"""Running the program as a person does."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def bench(tmp_path):
+  """Runs `python -m pallas_kernels.benchmark` with the given flags in an empty folder."""
+
+  def run(*arguments, **environment):
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.run(
+      [sys.executable, "-m", "pallas_kernels.benchmark", *arguments],
+      cwd=tmp_path,
+      env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"}
+      | environment,
+      capture_output=True,
+      text=True,
+      timeout=240,
+      check=False,
+    )
+
+  return run

@@ -1,0 +1,100 @@
+"""The command line as a whole: what it means, and what a wrong one is told."""
+
+import pytest
+
+from hw_profiles import MatmulConfig
+from pallas_kernels.benchmark import flags, main
+from pallas_kernels.benchmark.errors import UsageError
+from pallas_kernels.benchmark.parsing import Shape
+
+
+def test_no_flags_is_the_default_problem():
+  options = flags.parse([])
+  assert options.task == "compare"
+  assert options.kernels == ("matmul",)
+  assert options.shapes == (Shape(m=1024, k=4096, n=12288),)
+  assert options.dtypes == ("bfloat16",)
+  assert options.tiles is None
+  assert options.profiles is None
+  assert options.check == "float64"
+  assert options.format == "table"
+
+
+def test_repeated_and_swept_shapes_and_tiles_are_written_out_once():
+  options = flags.parse(
+    [
+      "--shape=m=1:2:1,k=3,n=4",
+      "--shape=m=2,k=3,n=4",
+      "--tile=block_m=64,block_n=64,block_k=32:64:32",
+      "--tile",
+      "block_m=64,block_n=64,block_k=32",
+    ]
+  )
+  assert options.shapes == (Shape(m=1, k=3, n=4), Shape(m=2, k=3, n=4))
+  assert options.tiles == (MatmulConfig(64, 64, 32), MatmulConfig(64, 64, 64))
+
+
+def test_profiles_are_known_by_their_aliases():
+  assert flags.parse(["--profile=H100,910b3,h100_sxm"]).profiles == ("h100_sxm", "ascend_910b3")
+
+
+def test_kernel_all_is_every_kernel():
+  assert flags.parse(["--kernel=all"]).kernels == flags.KERNELS
+
+
+def test_two_command_lines_do_not_share_state():
+  assert flags.parse(["--dtype=float32", "--bias"]).bias
+  again = flags.parse([])
+  assert again.dtypes == ("bfloat16",)
+  assert not again.bias
+
+
+@pytest.mark.parametrize(
+  ("arguments", "words"),
+  [
+    (["--shap=m=1,k=1,n=1"], ["--shap", "shape"]),
+    (["--task=tune"], ["--task=tune", "compare, run, plan"]),
+    (["--task=comparr"], ["--task=", "did you mean 'compare'?"]),
+    (["--kernel=matmull"], ["--kernel=matmull", "did you mean 'matmul'?"]),
+    (["--kernel="], ["--kernel", "expected at least one of matmul"]),
+    (["--dtype=bf16"], ["--dtype=bf16", "bfloat16, float16, float32"]),
+    (["--out_dtype=int3"], ["--out_dtype=int3"]),
+    (["--intermediate_dtype=f32"], ["--intermediate_dtype=f32", "float32"]),
+    (["--profile=h10_sxm"], ["--profile=h10_sxm", "h100_sxm"]),
+    (["--implementation=tritn"], ["--implementation=tritn", "did you mean 'triton'?"]),
+    (["--task=run", "--peers=cublas"], ["--peers=cublas", "xla"]),
+    (["--check=float32"], ["--check=float32", "float64, none"]),
+    (["--timer=cpu"], ["--timer=cpu", "device, wall"]),
+    (["--format=xml"], ["--format=xml", "table, json, csv, markdown"]),
+    (["--iterations=0"], ["iterations", "0"]),
+    (["--iterations=many"], ["iterations", "many"]),
+    (["--activation=gelu"], ["--activation=gelu", "silu"]),
+    (["--bias=maybe"], ["bias", "maybe"]),
+    (["compare"], ["'compare' is not a flag"]),
+    (["--shape=m=1,k=1"], ["--shape=m=1,k=1", "n missing"]),
+    (["--tile=block_m=64"], ["--tile=block_m=64", "block_n, block_k missing"]),
+    (["--peers=xla"], ["--peers is not read by --task=compare, only by --task=run"]),
+    (["--task=plan", "--iterations=5"], ["--iterations is not read by --task=plan"]),
+    (["--task=plan", "--implementation=xla"], ["--implementation is not read by --task=plan"]),
+    (["--task=plan", "--nobatch_invariant"], ["--batch_invariant is not read by --task=plan"]),
+    (["--output=/"], ["--output=/", "is a folder"]),
+  ],
+)
+def test_wrong_command_line_is_told_which_flag_and_what_would_do(arguments, words, capsys):
+  with pytest.raises(UsageError) as error:
+    flags.parse(arguments)
+  for word in words:
+    assert word in str(error.value)
+  assert main.main(arguments) == 2
+  captured = capsys.readouterr()
+  assert captured.out == ""
+  assert captured.err == f"pallas-bench: {error.value}\n"
+
+
+def test_help_names_every_flag_and_no_task_that_is_not_there(capsys):
+  assert main.main(["--help"]) == 0
+  text = capsys.readouterr().out
+  for name in ("task", "kernel", "shape", "dtype", "tile", "profile", "implementation", "peers"):
+    assert f"--{name}" in text
+  for name in ("tune", "examples", "numerics", "request", "mlir"):
+    assert f"--task={name}" not in text

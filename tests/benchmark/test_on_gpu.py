@@ -1,0 +1,115 @@
+"""What a GPU adds to a row: measured columns, tensor-core bounds, full size everywhere.
+
+The first tests stand in for the device, so that the way from a measurement to
+a row is tested where there is none; the last ones need it.
+"""
+
+import json
+
+import pytest
+
+from pallas_kernels.benchmark import kernels, main, timing
+
+SHAPE = "--shape=m=150,k=64,n=600"
+TILE = "--tile=block_m=64,block_n=64,block_k=32"
+
+
+@pytest.fixture
+def pretended_gpu(monkeypatch):
+  """JAX on a CPU, taken for a GPU whose timer answers 2, 4 and 6 us."""
+  asked = []
+
+  def measure(function, arguments, *, iterations, timer, cold_l2):
+    assert function(*arguments).shape == (150, 600)
+    asked.append((iterations, timer, cold_l2))
+    return timing.Measurement(
+      median_us=4.0,
+      minimum_us=2.0,
+      maximum_us=6.0,
+      iterations=iterations,
+      timer=timer,
+      cold_l2=cold_l2,
+    )
+
+  monkeypatch.setattr(kernels, "platform", lambda: "gpu")
+  monkeypatch.setattr(kernels, "device_profile", lambda: "h200_sxm")
+  monkeypatch.setattr(timing, "measure", measure)
+  return asked
+
+
+def test_run_reports_the_median_and_what_it_was_taken_from(pretended_gpu, capsys):
+  status = main.main(
+    [
+      "--task=run",
+      SHAPE,
+      TILE,
+      "--implementation=interpret",
+      "--peers=xla",
+      "--iterations=7",
+      "--timer=wall",
+      "--cold_l2",
+      "--format=json",
+    ]
+  )
+  assert status == 0
+  kernel, peer = json.loads(capsys.readouterr().out)["rows"]
+  assert pretended_gpu == [(7, "wall", True)] * 2
+  for row in (kernel, peer):
+    assert row["measured_us"] == 4.0
+    assert (row["measured_minimum_us"], row["measured_maximum_us"]) == (2.0, 6.0)
+    assert row["measured_tflop_per_s"] == pytest.approx(2 * 150 * 64 * 600 / 4e-6 * 1e-12)
+    assert row["cold_l2"] is True
+    assert "--iterations=7 --timer=wall --cold_l2" in row["arguments"]
+    assert not any("measured_us is null" in note for note in row["notes"])
+  assert kernel["profile"] == "h200_sxm"
+  assert kernel["predicted_us"] > 0
+  assert peer["predicted_us"] is None
+
+
+def test_compare_runs_every_tile_on_all_of_c_and_times_the_device_that_is_there(
+  pretended_gpu, capsys
+):
+  arguments = [SHAPE, TILE, "--tile=block_m=32,block_n=128,block_k=64"]
+  status = main.main(
+    [*arguments, "--profile=h200_sxm,h100_sxm", "--implementation=interpret", "--format=json"]
+  )
+  assert status == 0
+  rows = json.loads(capsys.readouterr().out)["rows"]
+  assert {row["checked"] for row in rows} == {"all"}
+  assert len(pretended_gpu) == 2
+  assert [row["measured_us"] for row in rows] == [4.0, None, 4.0, None]
+  for row in rows:
+    elsewhere = any("another profile" in note for note in row["notes"])
+    assert elsewhere is (row["profile"] == "h100_sxm")
+    assert ("measured_minimum_us" in row) is (row["profile"] == "h200_sxm")
+
+
+def test_tile_that_no_kernel_runs_keeps_its_row_and_says_why(capsys):
+  status = main.main(
+    [SHAPE, TILE, "--profile=h200_sxm", "--implementation=triton", "--format=json"]
+  )
+  assert status == 0
+  (row,) = json.loads(capsys.readouterr().out)["rows"]
+  assert row["fits"] is True
+  assert row["check"] == "not run"
+  assert any(note.startswith("not run: ") and "triton" in note for note in row["notes"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("flags", [[], ["--cold_l2"], ["--timer=wall"]])
+def test_kernel_and_peer_are_measured(flags, capsys):
+  arguments = ["--task=run", "--shape=m=1024,k=1024,n=1024", "--peers=xla", "--format=json"]
+  assert main.main([*arguments, *flags]) == 0
+  kernel, peer = json.loads(capsys.readouterr().out)["rows"]
+  assert kernel["implementation"] in ("mosaic_gpu", "triton")
+  for row in (kernel, peer):
+    assert row["check"] == "passed"
+    # 2 GFLOP: no device does it in a microsecond, none of these takes a second
+    assert 1.0 < row["measured_us"] < 1e6
+
+
+@pytest.mark.gpu
+def test_compare_measures_the_tiles_that_fit(capsys):
+  assert main.main(["--shape=m=512,k=512,n=512", "--format=json"]) == 0
+  rows = json.loads(capsys.readouterr().out)["rows"]
+  assert any(row["measured_us"] is not None and row["check"] == "passed" for row in rows)

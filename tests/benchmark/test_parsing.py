@@ -1,0 +1,148 @@
+"""Flag texts: what they stand for, and what a wrong one is told."""
+
+import pytest
+
+from hw_profiles import MatmulConfig
+from pallas_kernels.benchmark import parsing
+from pallas_kernels.benchmark.errors import UsageError
+from pallas_kernels.benchmark.parsing import Shape
+
+
+def test_shape_is_read_in_any_order_and_printed_back():
+  (shape,) = parsing.shapes("n=12288, m=1024 ,k=4096")
+  assert shape == Shape(m=1024, k=4096, n=12288)
+  assert str(shape) == "m=1024,k=4096,n=12288"
+  assert parsing.shapes(str(shape)) == (shape,)
+
+
+def test_batch_is_part_of_a_shape():
+  (shape,) = parsing.shapes("m=8,k=16,n=32,batch=4")
+  assert shape.batch == 4
+  assert parsing.shapes(str(shape)) == (shape,)
+
+
+def test_sweep_includes_both_ends():
+  swept = parsing.shapes("m=1,k=1024:8192:1024,n=2")
+  assert [shape.k for shape in swept] == [1024 * i for i in range(1, 9)]
+
+
+def test_sweep_stops_before_an_end_that_no_step_meets():
+  assert [shape.m for shape in parsing.shapes("m=1:10:4,k=1,n=1")] == [1, 5, 9]
+
+
+def test_sweep_of_one():
+  assert [shape.m for shape in parsing.shapes("m=7:7:3,k=1,n=1")] == [7]
+
+
+def test_two_sweeps_give_every_combination_last_name_fastest():
+  swept = parsing.shapes("m=1:2:1,k=5,n=3:4:1")
+  assert [(shape.m, shape.n) for shape in swept] == [(1, 3), (1, 4), (2, 3), (2, 4)]
+
+
+def test_size_zero_is_a_size():
+  assert parsing.shapes("m=0,k=0,n=0") == (Shape(m=0, k=0, n=0),)
+
+
+@pytest.mark.parametrize(
+  ("text", "words"),
+  [
+    ("", ["is not name=value", "m=1024,k=4096,n=12288"]),
+    ("1024x4096", ["'1024x4096' is not name=value"]),
+    ("m=1,k=2", ["n missing"]),
+    ("m=1,k=2,n=3,", ["'' is not name=value"]),
+    ("m=1,k=2,n=", ["is not name=value"]),
+    ("m=1,k=2,n=3,m=4", ["m is given twice"]),
+    ("m=1,k=2,n=3,bach=4", ["unknown name 'bach'", "did you mean 'batch'?"]),
+    ("m=x,k=2,n=3", ["m=x", "expected an integer or a sweep"]),
+    ("m=1.5,k=2,n=3", ["m=1.5", "expected an integer"]),
+    ("m=-1,k=2,n=3", ["m=-1", "at least 0"]),
+    ("m=1:2,k=2,n=3", ["m=1:2", "start:stop:step"]),
+    ("m=1:9:0,k=2,n=3", ["the step is 0"]),
+    ("m=9:1:1,k=2,n=3", ["stops at 1, before it starts at 9"]),
+    ("m=1:1000000:1,k=2,n=3", ["1000000 combinations", "larger step"]),
+  ],
+)
+def test_wrong_shape_is_named_with_its_text(text, words):
+  with pytest.raises(UsageError) as error:
+    parsing.shapes(text)
+  assert str(error.value).startswith(f"--shape={text}: ")
+  for word in words:
+    assert word in str(error.value)
+
+
+def test_tile_reads_every_field_of_the_config():
+  text = (
+    "block_m=128,block_n=256,block_k=64,num_stages=4,group_m=16,accumulator=shared,"
+    "num_warps=8,num_consumer_warpgroups=2,epilogue_block_n=32"
+  )
+  assert parsing.tiles(text) == (
+    MatmulConfig(
+      128,
+      256,
+      64,
+      4,
+      group_m=16,
+      accumulator="shared",
+      num_warps=8,
+      num_consumer_warpgroups=2,
+      epilogue_block_n=32,
+    ),
+  )
+
+
+@pytest.mark.parametrize(
+  "config",
+  [
+    MatmulConfig(64, 64, 32, 1, accumulator="shared"),
+    MatmulConfig(128, 256, 64, 4, group_m=1, num_warps=4),
+    MatmulConfig(16, 16, 16),
+  ],
+)
+def test_what_a_config_describes_is_read_back_as_the_same_config(config):
+  assert parsing.tiles(config.describe()) == (config,)
+
+
+def test_tile_sweeps():
+  swept = parsing.tiles("block_m=64:128:64,block_n=64,block_k=32,num_stages=1:3:1")
+  assert [(tile.block_m, tile.num_stages) for tile in swept] == [
+    (64, 1),
+    (64, 2),
+    (64, 3),
+    (128, 1),
+    (128, 2),
+    (128, 3),
+  ]
+
+
+def test_none_is_the_value_of_a_field_left_to_its_default():
+  (tile,) = parsing.tiles("block_m=64,block_n=64,block_k=32,num_warps=none")
+  assert tile.num_warps is None
+
+
+@pytest.mark.parametrize(
+  ("text", "words"),
+  [
+    ("block_m=64,block_n=64", ["block_k missing"]),
+    ("block_m=64,block_n=64,block_k=32,stages=2", ["unknown name 'stages'", "num_stages"]),
+    ("block_m=64,block_n=64,block_k=0", ["MatmulConfig.block_k=0", "at least 1"]),
+    ("block_m=64,block_n=64,block_k=32,num_warps=four", ["num_warps=four"]),
+    (
+      "block_m=64,block_n=64,block_k=32,accumulator=register",
+      ["accumulator=register", "registers, shared", "did you mean 'registers'?"],
+    ),
+  ],
+)
+def test_wrong_tile_is_named_with_its_text(text, words):
+  with pytest.raises(UsageError) as error:
+    parsing.tiles(text)
+  assert str(error.value).startswith(f"--tile={text}: ")
+  for word in words:
+    assert word in str(error.value)
+
+
+def test_choice_drops_repeats_and_names_the_closest():
+  assert parsing.choose("peers", ["a", "b", "a"], ["a", "b"]) == ("a", "b")
+  with pytest.raises(UsageError, match=r"--dtype=bfloat: expected one of .*'bfloat16'\?"):
+    parsing.choose("dtype", ["bfloat"], ["bfloat16", "float16"])
+  with pytest.raises(UsageError, match="--dtype: expected at least one of"):
+    parsing.choose("dtype", [], ["bfloat16"])

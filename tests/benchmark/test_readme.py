@@ -1,0 +1,34 @@
+"""What the README shows works as it is written there."""
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from pallas_kernels.benchmark import flags
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^pallas-bench.*$", README, re.MULTILINE)
+
+
+def test_example_runs():
+  (code,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+  result = subprocess.run(
+    [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+  )
+  assert result.returncode == 0, result.stderr
+  assert "runs: " in result.stdout
+
+
+def test_there_are_commands():
+  assert len(COMMANDS) >= 5
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_has_the_flags_of_the_program(command, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert flags.parse(shlex.split(command, comments=True)[1:]) is not None
