@@ -3,9 +3,16 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import reference
 
+# Where a test is about an implementation, not about numbers: each that runs here.
+EVERY = (
+  ["xla", "interpret", "mosaic_gpu_interpret"]
+  if jax.default_backend() == "cpu"
+  else [pytest.param(name, marks=pytest.mark.gpu) for name in ("xla", "triton", "mosaic_gpu")]
+)
 ACCUMULATES = {
   # XLA on a GPU is cuBLAS, on tensor cores
   "xla": "tensor_core" if jax.default_backend() == "gpu" else "ieee",

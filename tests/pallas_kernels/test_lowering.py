@@ -71,6 +71,13 @@ def test_float32_lowers_through_triton_as_ieee_products():
   assert "triton" in lower(128, 128, 128, dtype="float32", implementation="triton")
 
 
+@pytest.mark.parametrize("name", ["mosaic_gpu", "triton"])
+def test_the_kernels_lower_with_x64_enabled(name):
+  # on a CPU only this: the Mosaic interpreter's threads do not see enable_x64
+  with jax.enable_x64(True):
+    lower(256, 128, 256, implementation=name)
+
+
 def test_gradients_lower_through_the_kernel():
   a, b = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((256, 128), (128, 192)))
 
