@@ -48,17 +48,18 @@ def test_small_integers_are_exact(hopper, dtype, out_dtype, rng):
   )
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("k_steps", [1, 2, 3])
 @pytest.mark.parametrize(
   "config",
   [MatmulConfig(64, 64, 64, 2), MatmulConfig(128, 64, 64, 4), MatmulConfig(64, 128, 64, 1)],
   ids=MatmulConfig.describe,
 )
-def test_few_k_steps_wait_for_the_last_product(hopper, config, k_steps, rng):
-  # compiled, such short loops are unrolled, and a conversion of the sum was
-  # moved before the wait for it
+def test_few_k_steps_wait_for_the_last_product(config, k_steps, rng):
+  # the compiler unrolls such short loops, and had moved a conversion of the sum
+  # before the wait for it
   a, b = reference.exact_integer_operands(rng, 128, 64 * k_steps, 128, "bfloat16")
-  out = matmul(jnp.asarray(a), jnp.asarray(b), config=config, implementation=hopper)
+  out = matmul(jnp.asarray(a), jnp.asarray(b), config=config, implementation="mosaic_gpu")
   np.testing.assert_array_equal(
     np.asarray(out, np.float64), reference.matmul(a, b).astype(np.float64)
   )
