@@ -153,7 +153,7 @@ def _triton_refusal(
   return reason
 
 
-def _xla_refusal(request: MatmulRequest, device: compat.TargetDevice) -> str | None:
+def _xla_refusal(request: MatmulRequest) -> str | None:
   if request.batch_invariant:
     return "batch_invariant=True: cuBLAS and Eigen choose the order of the sum by M"
   if request.config is not None:
@@ -186,10 +186,13 @@ def choose(
   candidates = [
     dispatch.Candidate("mosaic_gpu", lambda: _mosaic_gpu_refusal(request, problem, device)),
     dispatch.Candidate("triton", lambda: _triton_refusal(request, problem, device)),
-    dispatch.Candidate("xla", lambda: _xla_refusal(request, device)),
+    dispatch.Candidate("xla", lambda: _xla_refusal(request)),
     dispatch.Candidate("interpret", lambda: _common_kernel_refusal(request)),
     dispatch.Candidate("mosaic_gpu_interpret", lambda: _hopper_refusal(request, problem, device)),
   ]
+  if request.dtype == jnp.float32:
+    # measured on an H200 at 1024 x 4096 x 12288: cuBLAS 1989 us, Triton 2347 us
+    candidates.insert(0, candidates.pop(2))
   decision = dispatch.decide("matmul", candidates, request.implementation)
   plan = None
   if decision.implementation != "xla":

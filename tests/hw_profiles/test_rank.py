@@ -17,10 +17,22 @@ FFN = hw.MatmulProblem(m=1024, k=4096, n=12288)
 def test_best_first_and_the_same_on_every_run(profile):
   plans = hw.rank(FFN, profile)
   assert len(plans) == 10
-  times = [plan.predicted_us for plan in plans]
+  fastest = min(plan.predicted_us for plan in hw.rank(FFN, profile, top=None))
+  tied = [plan for plan in plans if plan.predicted_us <= 1.02 * fastest]
+  assert plans[: len(tied)] == tied
+  times = [plan.predicted_us for plan in plans[len(tied) :]]
   assert times == sorted(times)
   assert all(plan.fits for plan in plans)
   assert [plan.config for plan in hw.rank(FFN, profile)] == [plan.config for plan in plans]
+
+
+def test_equal_compute_bound_predictions_come_in_order_of_their_traffic():
+  plans = hw.rank(hw.MatmulProblem(m=8192, k=8192, n=8192), "h200", top=None)
+  assert plans[0].bound == "tensor_cores"
+  tied = [x for x in plans if x.fits and x.predicted_us <= 1.02 * plans[0].predicted_us]
+  traffic = [x.traffic.total_bytes for x in tied]
+  assert len(set(traffic)) > 1
+  assert traffic == sorted(traffic)
 
 
 def test_order_of_the_candidates_does_not_matter():
