@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from hw_profiles import MatmulConfig
 from pallas_kernels import compat, dispatch
-from pallas_kernels.gemm import differentiable, hopper, implementations
+from pallas_kernels.gemm import differentiable, hopper_layout, implementations
 from pallas_kernels.gemm.request import MatmulRequest, describe, make_request
 
 
@@ -181,7 +181,7 @@ def _explain(a: Any, b: Any, **options: Any) -> dispatch.Explanation:
   choice = implementations.choose(request, a_shape, b_shape, bias=bias is not None, device=device)
   notes: tuple[str, ...] = ()
   if choice.implementation == "mosaic_gpu" and choice.config is not None:
-    notes = hopper.padding_notes(
+    notes = hopper_layout.padding_notes(
       a_shape, b_shape, config=choice.config, dtype=request.dtype, out=request.epilogue.out_dtype
     )
   return dispatch.Explanation(

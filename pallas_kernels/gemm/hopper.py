@@ -16,10 +16,8 @@ The memory warpgroup runs ahead across tile borders, so the first K steps of a
 tile arrive while the epilogue of the tile before is running.
 
 Any M, N and K: TMA fills with zeros past an edge on load (0·0 adds nothing to
-the sum) and clips on store. What TMA cannot do is an array whose rows are not a
-multiple of 16 bytes apart, nor, as Mosaic tiles operands for it, one whose sides
-are not multiples of the tile; such an operand is padded with zeros first
-(`_padded`), a copy that `explain` reports.
+the sum) and clips on store. What it cannot describe is padded with zeros first
+(`hopper_layout`), a copy that `explain` reports.
 """
 
 import dataclasses
@@ -38,13 +36,10 @@ from hw_profiles.capacity.warp_specialized import (
   PRODUCER_REGISTERS,
   WGMMA_ROWS,
   consumer_tile,
-  staging_columns,
 )
 from pallas_kernels import compat
 from pallas_kernels.gemm.epilogue import Epilogue
-
-# TMA: global strides are multiples of 16 B (CUDA driver API, cuTensorMapEncodeTiled)
-TMA_PITCH_BYTES = 16
+from pallas_kernels.gemm.hopper_layout import hopper_layout, padded, rounded_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,23 +71,6 @@ class _Plan:
   @property
   def k_steps(self) -> int:
     return pl.cdiv(self.k, self.config.block_k)
-
-
-def _operand_swizzle(config: MatmulConfig, dtype: Any) -> int:
-  """Bytes of the swizzle both operands use: wgmma wants one mode for the two.
-
-  The widest of 128, 64 and 32 whose span divides a row of both tiles.
-  """
-  bits = jnp.dtype(dtype).itemsize * 8
-  return min(plgpu.find_swizzle(columns * bits) for columns in (config.block_k, config.block_n))
-
-
-def _tiled(swizzle: int, dtype: Any) -> tuple[Any, Any]:
-  """The shared-memory layout wgmma reads: 8 rows by one swizzle span, swizzled."""
-  return (
-    plgpu.TilingTransform((8, swizzle // jnp.dtype(dtype).itemsize)),
-    plgpu.SwizzleTransform(swizzle),
-  )
 
 
 def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpreted: bool) -> None:
@@ -239,99 +217,6 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
   lax.cond(warpgroup == config.consumer_warpgroups, memory, consumer)
 
 
-def _padded(array: jax.Array, *multiples: int) -> jax.Array:
-  """`array` with its last dimensions padded with zeros to the given multiples."""
-  sizes = array.shape[-len(multiples) :]
-  wanted = _rounded_up(sizes, multiples)
-  if wanted == sizes:
-    return array
-  missing = [(0, want - have) for want, have in zip(wanted, sizes, strict=True)]
-  return jnp.pad(array, [(0, 0)] * (array.ndim - len(multiples)) + missing)
-
-
-def _tma_multiples(rows: int, columns: int, swizzle_columns: int) -> tuple[int, int]:
-  """What the rows and columns of an operand must be multiples of.
-
-  Mosaic describes an operand to TMA as 8-row, one-swizzle-span tiles, which
-  must divide it, except that a dimension of at most one tile is taken whole.
-  The row pitch must be 16 B even then.
-  """
-  return (8 if rows > 8 else 1, swizzle_columns if columns > swizzle_columns else 8)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Layout:
-  """Shared-memory layouts, and the multiples that global arrays must have for them.
-
-  Attributes:
-    operand: Transforms of an A or B stage.
-    staging: Transforms of an output slot.
-    staging_columns: Columns of an output slot.
-    a_multiples, b_multiples, out_multiples: Of (rows, columns).
-  """
-
-  operand: tuple[Any, ...]
-  staging: tuple[Any, ...]
-  staging_columns: int
-  a_multiples: tuple[int, int]
-  b_multiples: tuple[int, int]
-  out_multiples: tuple[int, int]
-
-
-def _layout(config: MatmulConfig, *, m: int, k: int, n: int, dtype: Any, out_dtype: Any) -> _Layout:
-  size, out_size = jnp.dtype(dtype).itemsize, jnp.dtype(out_dtype).itemsize
-  swizzle = _operand_swizzle(config, dtype)
-  a_rows, a_columns = _tma_multiples(m, k, swizzle // size)
-  if m < config.block_m:
-    # TMA fills rows past the edge slowly: with M=1 in 64-row tiles the whole
-    # product took 62 us against 32 us for M=64 (4096 x 12288, H200)
-    a_rows = config.block_m
-  columns = staging_columns(config, out_dtype=jnp.dtype(out_dtype).name)
-  staging: tuple[Any, ...] = _tiled(columns * out_size, out_dtype)
-  if compat.SWIZZLES_UNTILED:
-    staging, out_multiples = staging[1:], (1, TMA_PITCH_BYTES // out_size)
-  else:
-    out_multiples = _tma_multiples(m, n, columns)
-  return _Layout(
-    operand=_tiled(swizzle, dtype),
-    staging=staging,
-    staging_columns=columns,
-    a_multiples=(a_rows, a_columns),
-    b_multiples=_tma_multiples(k, n, swizzle // size),
-    out_multiples=out_multiples,
-  )
-
-
-def padding_notes(
-  a_shape: tuple[int, int, int],
-  b_shape: tuple[int, int, int],
-  *,
-  config: MatmulConfig,
-  dtype: Any,
-  out: Any,
-) -> tuple[str, ...]:
-  """What `matmul` would copy to a padded array first, a sentence each."""
-  m, k, n = a_shape[1], a_shape[2], b_shape[2]
-  layout = _layout(config, m=m, k=k, n=n, dtype=dtype, out_dtype=out)
-  notes = []
-  for name, shape, multiples in (
-    ("a", (m, k), layout.a_multiples),
-    ("b", (k, n), layout.b_multiples),
-    ("the result", (m, n), layout.out_multiples),
-  ):
-    padded = _rounded_up(shape, multiples)
-    if padded != shape:
-      notes.append(
-        f"{name} is {shape[0]} x {shape[1]}, copied by way of {padded[0]} x {padded[1]}: "
-        f"the kernel's TMA copies take multiples of {multiples[0]} x {multiples[1]}"
-      )
-  return tuple(notes)
-
-
-def _rounded_up(sizes: tuple[int, ...], multiples: tuple[int, ...]) -> tuple[int, ...]:
-  return tuple(size + -size % multiple for size, multiple in zip(sizes, multiples, strict=True))
-
-
 def matmul(
   a: jax.Array,
   b: jax.Array,
@@ -348,7 +233,7 @@ def matmul(
     a: [batch or 1, M, K], bfloat16 or float16; sizes at least 1.
     b: [batch or 1, K, N], the dtype of a.
     bias: [batch or 1, N] or None.
-    config: Checked by `refusal` beforehand.
+    config: A tile that `hw_profiles.plan` says fits.
     epilogue: What to do with the accumulator.
     num_ctas: Thread blocks to launch at most; one per SM.
     interpret: None to compile, or the interpreter's parameters.
@@ -359,18 +244,20 @@ def matmul(
   m, k, n = a.shape[1], a.shape[2], b.shape[2]
   batch = max(a.shape[0], b.shape[0], 1 if bias is None else bias.shape[0])
   out_dtype = epilogue.out_dtype
-  layout = _layout(config, m=m, k=k, n=n, dtype=a.dtype, out_dtype=out_dtype)
-  out_rows, out_columns = _rounded_up((m, n), layout.out_multiples)
+  layout = hopper_layout(
+    config, m=m, k=k, n=n, a_batch=a.shape[0], dtype=a.dtype, out_dtype=out_dtype
+  )
+  out_rows, out_columns = rounded_up((m, n), layout.out_multiples)
   if interpret is not None and not compat.INTERPRETER_CLIPS_TMA:
-    a = _padded(a, config.block_m, config.block_k)
-    b = _padded(b, config.block_k, config.block_n)
+    a = padded(a, config.block_m, config.block_k)
+    b = padded(b, config.block_k, config.block_n)
     out_rows, out_columns = a.shape[1], b.shape[2]
   else:
-    a = _padded(a, *layout.a_multiples)
-    b = _padded(b, *layout.b_multiples)
+    a = padded(a, *layout.a_multiples)
+    b = padded(b, *layout.b_multiples)
   if bias is not None:
     # read with ordinary loads, which must stay inside: whole tiles
-    bias = _padded(bias, config.block_n)
+    bias = padded(bias, config.block_n)
 
   plan = _Plan(
     config=config,

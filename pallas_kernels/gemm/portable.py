@@ -151,7 +151,7 @@ def matmul(
       least 1.
     b: [batch or 1, K, N], the dtype of a.
     bias: [batch or 1, N] or None.
-    config: Tile sizes; when compiled, checked by `refusal` beforehand.
+    config: Tile sizes; to compile, ones that `hw_profiles.plan` says fit.
     epilogue: What to do with the accumulator.
     precision: For `lax.dot`; matters for float32 operands only.
     interpret: True runs it with the Pallas interpreter, on any device.
