@@ -1,54 +1,188 @@
 """Which implementation of an op runs, and why the others do not.
 
-An op brings a `Candidate` for each implementation: a function that says why
-the implementation cannot run the call (or that it can). `decide` applies the
-order of preference and the user's wish; `explain` shows the decision.
+An op is a sequence of `Implementation`s, in order of preference. Each says why
+it cannot run a call (or that it can), with which schedule the planner prices
+it, and how to run it. `decide` applies the user's wish; `explain` shows the
+decision without running anything.
 """
 
 import dataclasses
-import difflib
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from hw_profiles import TilePlan
-from pallas_kernels import compat
+from hw_profiles import InfeasibleTileError, TilePlan
+from pallas_kernels.device import TargetDevice
+from pallas_kernels.names import IMPLEMENTATIONS, INTERPRETERS
 
-# What the names mean, in the order in which they are preferred on a GPU.
-IMPLEMENTATIONS: Mapping[str, str] = {
-  "mosaic_gpu": "Pallas Mosaic GPU kernel for Hopper: TMA, wgmma, warp-specialised",
-  "triton": "portable Pallas kernel compiled through the Triton lowering",
-  "xla": "plain JAX, compiled by XLA (cuBLAS on a GPU)",
-  "interpret": "portable Pallas kernel in the Pallas interpreter; slow, for testing",
-  "mosaic_gpu_interpret": "Hopper kernel in the Mosaic GPU interpreter; very slow, for testing",
-}
-# never chosen unless asked for by name
-_ONLY_ON_REQUEST = {
-  "interpret": "runs only when asked for by name",
-  "mosaic_gpu_interpret": "runs only when asked for by name",
-}
+RefusalKind = Literal["device", "dtype", "option", "tile"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
-  """One implementation of an op, applied to one call.
+class Refusal:
+  """Why an implementation cannot run a call.
 
   Attributes:
-    name: A key of `IMPLEMENTATIONS`.
-    refusal: Returns None where the implementation can run the call on the
-      device, else the reason why not, as a clause ("float32 operands would be
-      rounded to TF32").
+    kind: What is in the way: the "device", a "dtype", an "option" of the call,
+      or a "tile" that does not fit.
+    reason: A clause for people, for example "float32 operands: ...".
+  """
+
+  kind: RefusalKind
+  reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+  """One implementation of an op.
+
+  The callables take the implementation itself, the op's own request (arguments
+  after checking) and problem (sizes); see the op family's `implementations`
+  module for their types.
+
+  Attributes:
+    name: A key of `names.IMPLEMENTATIONS`.
+    schedule: What the planner calls this kernel; None where it has no tile.
+    refusal: (self, request, problem, device) -> why it cannot run, or None.
+    run: (self, request, operands, config, device) -> the result.
+    notes: (request, problem, config) -> what else happens, a sentence each.
   """
 
   name: str
-  refusal: Callable[[], str | None]
+  schedule: Any | None
+  refusal: Callable[..., Refusal | None]
+  run: Callable[..., Any]
+  notes: Callable[..., tuple[str, ...]] = lambda *_: ()
+
+  @property
+  def interpreted(self) -> bool:
+    """Whether it runs in an interpreter: on any device, and only on request."""
+    return self.name in INTERPRETERS
+
+
+def accumulation(implementation: str, dtype: str, platform: str) -> Literal["ieee", "tensor_core"]:
+  """How an implementation adds up products: what `reference` bounds its error with.
+
+  Tensor cores align and cut; interpreters and CPUs add in IEEE float32, and so
+  do GPUs for float32 operands, which never go through TF32 by default.
+
+  Args:
+    implementation: A key of `names.IMPLEMENTATIONS`.
+    dtype: Of the operands.
+    platform: "cpu" or "gpu", where it runs.
+  """
+  if (
+    platform == "gpu"
+    and implementation not in INTERPRETERS
+    and dtype
+    not in (
+      "float32",
+      "float64",
+    )
+  ):
+    return "tensor_core"
+  return "ieee"
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-  """The implementation chosen, and the reasons against each other one."""
+  """The implementation chosen, and the reason against each other one."""
 
-  implementation: str
+  implementation: Implementation
   refused: Mapping[str, str]
+
+
+def needs_gpu(device: TargetDevice) -> Refusal | None:
+  """The refusal of an implementation that compiles for NVIDIA GPUs."""
+  if device.platform == "gpu":
+    return None
+  return Refusal(
+    "device", f"compiles for NVIDIA GPUs only, and this runs on {device.kind!r} ({device.platform})"
+  )
+
+
+def decide(
+  op: str,
+  implementations: Sequence[Implementation],
+  requested: str | None,
+  *,
+  refusal: Callable[[Implementation], Refusal | None],
+) -> Decision:
+  """Choose an implementation.
+
+  Args:
+    op: Name of the function, for messages.
+    implementations: In order of preference.
+    requested: The implementation asked for, or None for the first that can.
+    refusal: An implementation's refusal of this call.
+
+  Raises:
+    InfeasibleTileError: the tile is what stops the one requested, or all.
+    NotImplementedError: something else does; the message has the reasons and
+      names those that can.
+  """
+  refusals = {one.name: refusal(one) for one in implementations}
+  able = [one for one in implementations if refusals[one.name] is None]
+  by_preference = [one for one in able if not one.interpreted]
+  if requested is not None:
+    chosen = next((one for one in able if one.name == requested), None)
+    if chosen is None:
+      _refuse_requested(op, requested, refusals, able)
+      raise AssertionError
+  elif by_preference:
+    chosen = by_preference[0]
+  else:
+    _refuse_all(op, refusals, able)
+    raise AssertionError
+
+  def why_not(one: Implementation) -> str:
+    found = refusals[one.name]
+    if found is not None:
+      return found.reason
+    if requested is not None:
+      return "not asked for"
+    return "runs only when asked for by name" if one.interpreted else f"{chosen.name} is preferred"
+
+  return Decision(
+    implementation=chosen,
+    refused={one.name: why_not(one) for one in implementations if one is not chosen},
+  )
+
+
+def _names(able: Sequence[Implementation]) -> str:
+  return ", ".join(one.name for one in able) or "none"
+
+
+def _refuse_requested(
+  op: str,
+  requested: str,
+  refusals: Mapping[str, Refusal | None],
+  able: Sequence[Implementation],
+) -> None:
+  found = refusals.get(requested)
+  if found is not None and found.kind == "tile":
+    raise InfeasibleTileError(found.reason)
+  reason = f"{op} has no such implementation" if found is None else found.reason
+  raise NotImplementedError(
+    f"{op}: implementation={requested!r} cannot run this call: {reason}. These can: {_names(able)}"
+  )
+
+
+def _refuse_all(
+  op: str, refusals: Mapping[str, Refusal | None], able: Sequence[Implementation]
+) -> None:
+  found = {name: one for name, one in refusals.items() if one is not None}
+  tiles = {name: one.reason for name, one in found.items() if one.kind == "tile"}
+  if tiles:
+    first, *others = tiles.items()
+    also = "".join(f"; {name}: {reason}" for name, reason in others if reason != first[1])
+    raise InfeasibleTileError(f"{first[1]}{also}")
+  listing = "; ".join(f"{name}: {one.reason}" for name, one in found.items())
+  raise NotImplementedError(
+    f"{op}: no implementation runs this call unasked: {listing}. "
+    f"These can if asked for by name (implementation=...): {_names(able)}"
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +195,8 @@ class Explanation:
     device: Kind of the device the call would run on.
     implementation: The implementation that would run.
     config: Its config, or None where the implementation has none.
-    plan: The planner's view of the config on that device, or None.
+    plan: The planner's view of the config on that device; None where there is
+      no config, no profile of the device, or only an interpreter.
     refused: Reason for each implementation that would not run.
     notes: What else happens, for example an operand copied to a padded pitch.
   """
@@ -82,7 +217,7 @@ class Explanation:
     ]
     if self.config is not None:
       lines.append(f"  config: {self.config.describe()}")
-    if self.plan is not None:
+    if self.plan is not None and self.plan.predicted_us is not None:
       lines.append(
         f"  predicted: {self.plan.predicted_us:.1f} us, bound by {self.plan.bound}"
         f" ({self.plan.profile})"
@@ -92,68 +227,27 @@ class Explanation:
     return "\n".join(lines)
 
 
-def check_name(implementation: object) -> None:
-  """Raise ValueError unless `implementation` is None or a known name."""
-  if implementation is None or implementation in IMPLEMENTATIONS:
-    return
-  close = difflib.get_close_matches(str(implementation), IMPLEMENTATIONS, n=1)
-  hint = f"; did you mean {close[0]!r}?" if close else ""
-  raise ValueError(
-    f"implementation={implementation!r}: expected None or one of "
-    f"{', '.join(map(repr, IMPLEMENTATIONS))}{hint}"
-  )
+def explained_by(explainer: Callable[..., Explanation]) -> Callable[[Any], Any]:
+  """Decorates a public op with the function that explains a call of it.
 
-
-def decide(op: str, candidates: Sequence[Candidate], requested: str | None) -> Decision:
-  """Choose an implementation.
-
-  Args:
-    op: Name of the function, for messages.
-    candidates: In order of preference.
-    requested: The implementation asked for, or None for the first that can.
-
-  Raises:
-    ValueError: `requested` is not a known name.
-    NotImplementedError: the one requested, or every one, refuses the call; the
-      message has the reasons.
+  The explainer gets the op's own arguments, defaults filled in.
   """
-  check_name(requested)
-  reasons = {candidate.name: candidate.refusal() for candidate in candidates}
-  able = [name for name, reason in reasons.items() if reason is None]
-  if requested is not None:
-    reason = reasons.get(requested, f"{op} has no such implementation")
-    if reason is not None:
-      raise NotImplementedError(
-        f"{op}: implementation={requested!r} cannot run this call: {reason}. "
-        f"These can: {', '.join(able) or 'none'}"
-      )
-    refused = {name: why or "not asked for" for name, why in reasons.items() if name != requested}
-    return Decision(implementation=requested, refused=refused)
-  for candidate in candidates:
-    if candidate.name in able and candidate.name not in _ONLY_ON_REQUEST:
-      refused = {
-        name: why or _ONLY_ON_REQUEST.get(name, f"{candidate.name} is preferred")
-        for name, why in reasons.items()
-        if name != candidate.name
-      }
-      return Decision(implementation=candidate.name, refused=refused)
-  listing = "; ".join(f"{name}: {why}" for name, why in reasons.items() if why is not None)
-  raise NotImplementedError(f"{op}: no implementation can run this call: {listing}")
+
+  def decorate(function: Any) -> Any:
+    @functools.wraps(explainer)
+    def bound(*args: Any, **kwargs: Any) -> Explanation:
+      call = inspect.signature(function).bind(*args, **kwargs)
+      call.apply_defaults()
+      return explainer(*call.args, **call.kwargs)
+
+    function.explain = bound
+    _OPS.append(function.__name__)
+    return function
+
+  return decorate
 
 
-def needs_gpu(device: compat.TargetDevice) -> str | None:
-  """The refusal of an implementation that compiles for NVIDIA GPUs."""
-  if device.platform == "gpu":
-    return None
-  return f"compiles for NVIDIA GPUs only, and this runs on {device.kind!r} ({device.platform})"
-
-
-_EXPLAINERS: dict[Any, Callable[..., Explanation]] = {}
-
-
-def register_explainer(function: Any, explainer: Callable[..., Explanation]) -> None:
-  """Make `explain(function, ...)` answer with `explainer(...)`."""
-  _EXPLAINERS[function] = explainer
+_OPS: list[str] = []
 
 
 def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
@@ -169,15 +263,13 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
     refused. `str()` of it is for people.
 
   Raises:
-    ValueError: `function` is not an op of this library, or its arguments are
-      wrong (as the call itself would raise).
-    NotImplementedError: no implementation can run the call.
+    ValueError: `function` is not an op of this library; or, like TypeError and
+      NotImplementedError, what the call itself would raise.
   """
-  explainer = _EXPLAINERS.get(function)
-  if explainer is None:
-    known = ", ".join(sorted(f.__name__ for f in _EXPLAINERS))
+  explainer = getattr(function, "explain", None)
+  if explainer is None or getattr(function, "__name__", None) not in _OPS:
     raise ValueError(
       f"function={getattr(function, '__name__', function)!r}: expected an op of pallas_kernels "
-      f"({known}), not a jitted or wrapped one"
+      f"({', '.join(sorted(_OPS))}), not a jitted or wrapped one"
     )
   return explainer(*args, **kwargs)

@@ -7,11 +7,36 @@ import jax
 import jax.numpy as jnp
 
 from hw_profiles import MatmulConfig
-from pallas_kernels import compat, dispatch
-from pallas_kernels.gemm import differentiable, hopper_layout, implementations
-from pallas_kernels.gemm.request import MatmulRequest, describe, make_request
+from pallas_kernels import arguments, dispatch, sharding
+from pallas_kernels.device import target_device
+from pallas_kernels.gemm import differentiable, implementations
+from pallas_kernels.gemm.request import describe, make_request
 
 
+def _explain(a: Any, b: Any, **options: Any) -> dispatch.Explanation:
+  """What `matmul(a, b, **options)` would run."""
+  request = make_request(a, b, **options)
+  device = target_device()
+  _, a_shape, b_shape = _kernel_shapes(tuple(a.shape), tuple(b.shape))
+  bias = options["bias"]
+  problem = request.problem(a_shape, b_shape, None if bias is None else (1, *bias.shape))
+  choice = implementations.choose(request, problem, device)
+  notes = choice.notes
+  if 0 in (problem.m, problem.n, problem.k, problem.batch):
+    notes += ("nothing to multiply: the result is empty, or the epilogue of zeros",)
+  return dispatch.Explanation(
+    op="matmul",
+    call=describe(a, b, bias, request),
+    device=device.kind,
+    implementation=choice.implementation.name,
+    config=choice.config,
+    plan=choice.plan,
+    refused=choice.refused,
+    notes=notes,
+  )
+
+
+@dispatch.explained_by(_explain)
 def matmul(
   a: jax.Array,
   b: jax.Array,
@@ -48,8 +73,9 @@ def matmul(
     batch_invariant: Give each row the same bits whatever M is and wherever in
       A the row stands (for one device, JAX version, K and N).
     config: Tile sizes; None: the planner's choice.
-    implementation: None: the best that can run the call; or a name from
-      `dispatch.IMPLEMENTATIONS`.
+    implementation: None: the best that can run the call, decided when it is
+      traced, for the device that JAX would run it on; or a name from
+      `pallas_kernels.names.IMPLEMENTATIONS`.
 
   Returns:
     [..., M, N] in `out_dtype`. With K = 0 the sum is 0; an empty result is empty.
@@ -64,9 +90,7 @@ def matmul(
   Gradients are reverse-mode, through the same kernels, and can be
   differentiated again; forward mode is not supported (JAX says so).
   """
-  a, b = _as_arrays(a, b)
-  if bias is not None:
-    (bias,) = _as_arrays(bias)
+  a, b, bias = (arguments.as_array(x) for x in (a, b, bias))
   request = make_request(
     a,
     b,
@@ -80,28 +104,17 @@ def matmul(
     implementation=implementation,
   )
   lead, a_shape, b_shape = _kernel_shapes(a.shape, b.shape)
-  n = b.shape[-1]
-  if 0 in (math.prod(lead), a.shape[-2], n, a.shape[-1]):
-    return _without_kernel(request, a, b, bias, (*lead, a.shape[-2], n))
   a3 = jnp.broadcast_to(a, (*_lead_for(a_shape, a, lead), *a.shape[-2:])).reshape(a_shape)
   b3 = jnp.broadcast_to(b, (*_lead_for(b_shape, b, lead), *b.shape[-2:])).reshape(b_shape)
   # outside of the custom gradient, so that inside shard_map the gradient of an
   # operand that was the same on all devices is summed over them
   if bias is None:
-    a3, b3 = compat.vary_together(a3, b3)
+    a3, b3 = sharding.vary_together(a3, b3)
     bias2 = None
   else:
-    a3, b3, bias2 = compat.vary_together(a3, b3, bias[None, :])
+    a3, b3, bias2 = sharding.vary_together(a3, b3, bias[None, :])
   out = differentiable.matmul(request, a3, b3, bias2)
-  return out.reshape(*lead, a.shape[-2], n)
-
-
-def _as_arrays(*values: Any) -> tuple[Any, ...]:
-  """NumPy arrays as JAX arrays; anything else that is no array is left for the check."""
-  return tuple(
-    jnp.asarray(x) if hasattr(x, "__array__") and not isinstance(x, jax.Array) else x
-    for x in values
-  )
+  return out.reshape(*lead, a.shape[-2], b.shape[-1])
 
 
 def _kernel_shapes(
@@ -129,71 +142,3 @@ def _lead_for(
   if math.prod(kernel_shape) == elements:
     return array.shape[:-2]
   return lead
-
-
-def _without_kernel(
-  request: MatmulRequest,
-  a: jax.Array,
-  b: jax.Array,
-  bias: jax.Array | None,
-  shape: tuple[int, ...],
-) -> jax.Array:
-  """The result where there is nothing to multiply: empty, or an empty sum.
-
-  Written in terms of the operands, so that gradients exist (and are zero).
-  """
-  nothing = jnp.sum(a.astype(jnp.float32)) * 0 + jnp.sum(b.astype(jnp.float32)) * 0
-  acc = jnp.zeros(shape, jnp.float32) + jnp.where(jnp.isnan(nothing), 0, nothing)
-  return request.epilogue(acc, bias)
-
-
-def _explain(a: Any, b: Any, **options: Any) -> dispatch.Explanation:
-  """`explain` for matmul: the decision of a call with these arguments."""
-  bias = options.get("bias")
-  defaults: dict[str, Any] = {
-    "bias": None,
-    "activation": None,
-    "intermediate_dtype": None,
-    "out_dtype": None,
-    "precision": None,
-    "batch_invariant": False,
-    "config": None,
-    "implementation": None,
-  }
-  unknown = sorted(set(options) - set(defaults))
-  if unknown:
-    raise ValueError(f"matmul has no option {unknown[0]!r}; it has {', '.join(defaults)}")
-  request = make_request(a, b, **(defaults | options))
-  device = compat.target_device()
-  _, a_shape, b_shape = _kernel_shapes(tuple(a.shape), tuple(b.shape))
-  call = describe(a, b, bias, request)
-  if 0 in (*a_shape, *b_shape):
-    return dispatch.Explanation(
-      op="matmul",
-      call=call,
-      device=device.kind,
-      implementation="xla",
-      config=None,
-      plan=None,
-      refused={},
-      notes=("nothing to multiply: the result is empty, or the epilogue of zeros",),
-    )
-  choice = implementations.choose(request, a_shape, b_shape, bias=bias is not None, device=device)
-  notes: tuple[str, ...] = ()
-  if choice.implementation == "mosaic_gpu" and choice.config is not None:
-    notes = hopper_layout.padding_notes(
-      a_shape, b_shape, config=choice.config, dtype=request.dtype, out=request.epilogue.out_dtype
-    )
-  return dispatch.Explanation(
-    op="matmul",
-    call=call,
-    device=device.kind,
-    implementation=choice.implementation,
-    config=choice.config,
-    plan=choice.plan,
-    refused=choice.refused,
-    notes=notes,
-  )
-
-
-dispatch.register_explainer(matmul, _explain)

@@ -37,7 +37,8 @@ from hw_profiles.capacity.warp_specialized import (
   WGMMA_ROWS,
   consumer_tile,
 )
-from pallas_kernels import compat
+from pallas_kernels import compat, sharding
+from pallas_kernels.batching import batch_of
 from pallas_kernels.gemm.epilogue import Epilogue
 from pallas_kernels.gemm.hopper_layout import hopper_layout, padded, rounded_up
 
@@ -242,7 +243,7 @@ def matmul(
     [batch, M, N] in `epilogue.out_dtype`.
   """
   m, k, n = a.shape[1], a.shape[2], b.shape[2]
-  batch = max(a.shape[0], b.shape[0], 1 if bias is None else bias.shape[0])
+  batch = batch_of(a, b, bias)
   out_dtype = epilogue.out_dtype
   layout = hopper_layout(
     config, m=m, k=k, n=n, a_batch=a.shape[0], dtype=a.dtype, out_dtype=out_dtype
@@ -280,7 +281,7 @@ def matmul(
       has_bias=bias is not None,
       interpreted=interpret is not None,
     ),
-    out_type=compat.out_struct((batch, out_rows, out_columns), out_dtype, a),
+    out_type=sharding.out_struct((batch, out_rows, out_columns), out_dtype, a),
     scratch_types=[
       plgpu.SMEM(
         (config.num_stages, config.block_m, config.block_k),

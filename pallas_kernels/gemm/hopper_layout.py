@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from hw_profiles import MatmulConfig
+from hw_profiles import MatmulConfig, MatmulProblem
 from hw_profiles.capacity.warp_specialized import staging_columns
 from pallas_kernels import compat
 
@@ -115,26 +115,23 @@ def hopper_layout(
 
 
 def padding_notes(
-  a_shape: tuple[int, int, int],
-  b_shape: tuple[int, int, int],
-  *,
-  config: MatmulConfig,
-  dtype: Any,
-  out: Any,
+  problem: MatmulProblem, *, config: MatmulConfig, out_dtype: Any
 ) -> tuple[str, ...]:
   """What the Hopper matmul would copy to a padded array first, a sentence each."""
-  m, k, n = a_shape[1], a_shape[2], b_shape[2]
-  layout = hopper_layout(config, m=m, k=k, n=n, a_batch=a_shape[0], dtype=dtype, out_dtype=out)
+  m, k, n = problem.m, problem.k, problem.n
+  layout = hopper_layout(
+    config, m=m, k=k, n=n, a_batch=problem.batch, dtype=problem.dtype, out_dtype=out_dtype
+  )
   notes = []
   for name, shape, multiples in (
     ("a", (m, k), layout.a_multiples),
     ("b", (k, n), layout.b_multiples),
     ("the result", (m, n), layout.out_multiples),
   ):
-    padded = rounded_up(shape, multiples)
-    if padded != shape:
+    wanted = rounded_up(shape, multiples)
+    if wanted != shape:
       notes.append(
-        f"{name} is {shape[0]} x {shape[1]}, copied by way of {padded[0]} x {padded[1]}: "
+        f"{name} is {shape[0]} x {shape[1]}, copied by way of {wanted[0]} x {wanted[1]}: "
         f"the kernel's TMA copies take multiples of {multiples[0]} x {multiples[1]}"
       )
   return tuple(notes)

@@ -1,23 +1,18 @@
-"""The implementations of matmul: when each can run, with which config, and how."""
+"""The implementations of matmul: when each can run, with which tile, and how."""
 
 import dataclasses
-import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-import hw_profiles
 from hw_profiles import MatmulConfig, MatmulProblem, TilePlan
-from hw_profiles.planner.plan import Schedule
-from pallas_kernels import compat, dispatch
-from pallas_kernels.gemm import hopper, portable, xla
-from pallas_kernels.gemm.request import MatmulRequest
+from pallas_kernels import compat, dispatch, planning, sharding
+from pallas_kernels.device import TargetDevice, planning_profile, target_device
+from pallas_kernels.dispatch import Implementation, Refusal
+from pallas_kernels.gemm import hopper, hopper_layout, portable, xla
+from pallas_kernels.gemm.request import MatmulRequest, Operands
 
-# Planning for a device whose profile is unknown, or for an interpreter, which
-# has none, takes the tile that this one would.
-_DEFAULT_PROFILE = "h100_sxm"
 # Rows assumed by `batch_invariant=True`, whatever M is: the config, and with it
 # the order of the sum, must not depend on M.
 _INVARIANT_ROWS = 1024
@@ -25,212 +20,192 @@ _INVARIANT_ROWS = 1024
 # neighbours, few enough to be quick.
 _INTERPRETED_CTAS = 2
 
-_SCHEDULES: Mapping[str, Schedule] = {
-  "mosaic_gpu": "warp_specialized",
-  "mosaic_gpu_interpret": "warp_specialized",
-  "triton": "multistage",
-  "interpret": "multistage",
-}
 
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-  """An implementation and, where it has one, its config and plan."""
-
-  implementation: str
-  config: MatmulConfig | None
-  plan: TilePlan | None
-  refused: Any
-
-
-def _profile(device: compat.TargetDevice) -> hw_profiles.GpuProfile:
-  known = hw_profiles.profile_for_device_kind(device.kind)
-  if known is not None:
-    return known
-  profile = hw_profiles.get_profile(_DEFAULT_PROFILE)
-  assert isinstance(profile, hw_profiles.GpuProfile)
-  return profile
-
-
-def _is_hopper(device: compat.TargetDevice) -> bool:
-  if device.compute_capability is not None:
-    return device.compute_capability == (9, 0)
-  known = hw_profiles.profile_for_device_kind(device.kind)
-  return known is not None and known.has_wgmma
-
-
-def _plan(
-  problem: MatmulProblem, config: MatmulConfig, implementation: str, profile: Any
-) -> TilePlan:
-  return hw_profiles.plan(problem, config, profile, schedule=_SCHEDULES[implementation])
-
-
-@functools.lru_cache(maxsize=4096)
-def _planned(problem: MatmulProblem, implementation: str, profile_name: str) -> TilePlan | None:
-  """The planner's best tile for this kernel on this device; None: nothing fits."""
-  profile = hw_profiles.get_profile(profile_name)
-  schedule = _SCHEDULES[implementation]
-  best = hw_profiles.rank(problem, profile, top=1, schedule=schedule)
-  return best[0] if best and best[0].fits else None
-
-
-def _invariant(problem: MatmulProblem) -> MatmulProblem:
-  return dataclasses.replace(problem, m=_INVARIANT_ROWS, batch=1, shared_b=True)
-
-
-def resolve_config(
-  request: MatmulRequest,
-  problem: MatmulProblem,
-  implementation: str,
-  device: compat.TargetDevice,
-) -> TilePlan:
-  """The config that `implementation` would use, as a plan that fits.
-
-  Raises:
-    hw_profiles.InfeasibleTileError: the user's config does not fit, or no
-      config does.
-  """
-  profile = _profile(device)
-  if request.config is not None:
-    plan = _plan(problem, request.config, implementation, profile)
-    if implementation != "interpret":
-      plan.check()
-    return plan
-  wanted = _invariant(problem) if request.batch_invariant else problem
-  best = _planned(wanted, implementation, profile.name)
-  if best is None:
-    raise hw_profiles.InfeasibleTileError(
-      f"no {implementation} tile fits {problem} on {profile.name}"
-    )
-  if wanted is problem:
-    return best
-  return _plan(problem, best.config, implementation, profile)
-
-
-def _common_kernel_refusal(request: MatmulRequest) -> str | None:
+def _kernel_refusal(request: MatmulRequest) -> Refusal | None:
+  """What no kernel of this family does."""
   for name, dtype in (
     ("operands", request.dtype),
     ("out_dtype", request.epilogue.out_dtype),
     ("intermediate_dtype", request.epilogue.intermediate_dtype),
   ):
     if dtype == jnp.float64:
-      return f"{name}: float64 is not a dtype of the kernels, whose accumulator is float32"
+      return Refusal("dtype", f"{name}: float64 is wider than the kernels' float32 accumulator")
+  if request.config is not None and request.config.accumulator != "registers":
+    return Refusal(
+      "option",
+      f"config: accumulator={request.config.accumulator!r} is a what-if of the planner; the "
+      "kernels accumulate in registers",
+    )
   return None
 
 
 def _hopper_refusal(
-  request: MatmulRequest, problem: MatmulProblem, device: compat.TargetDevice
-) -> str | None:
-  reason = _common_kernel_refusal(request)
-  if reason is None and request.dtype == jnp.float32:
-    reason = "float32 operands: wgmma would round them to TF32 (10 significand bits)"
-  if reason is None and request.config is not None:
-    plan = _plan(problem, request.config, "mosaic_gpu", _profile(device))
-    reason = None if plan.fits else f"config: {plan.reason}"
-  return reason
+  one: Implementation, request: MatmulRequest, problem: MatmulProblem, device: TargetDevice
+) -> Refusal | None:
+  found = None if one.interpreted else dispatch.needs_gpu(device)
+  if found is None and not one.interpreted and not device.is_hopper:
+    found = Refusal("device", f"needs Hopper (compute capability 9.0), and this is {device.kind!r}")
+  found = found or _kernel_refusal(request)
+  if found is None and request.dtype == jnp.float32:
+    found = Refusal(
+      "dtype", "float32 operands: the kernel multiplies 16-bit dtypes, wgmma would round to TF32"
+    )
+  return found or planning.tile_refusal(one, problem, request.config, device)
 
 
-def _mosaic_gpu_refusal(
-  request: MatmulRequest, problem: MatmulProblem, device: compat.TargetDevice
-) -> str | None:
-  reason = dispatch.needs_gpu(device)
-  if reason is None and not _is_hopper(device):
-    reason = f"needs Hopper (compute capability 9.0), and this is {device.kind!r}"
-  return reason or _hopper_refusal(request, problem, device)
+def _portable_refusal(
+  one: Implementation, request: MatmulRequest, problem: MatmulProblem, device: TargetDevice
+) -> Refusal | None:
+  found = None if one.interpreted else dispatch.needs_gpu(device)
+  capability = device.compute_capability
+  if found is None and not one.interpreted and capability is not None and capability < (8, 0):
+    found = Refusal(
+      "device", f"Triton's lowering needs compute capability 8.0, and this is {device.kind!r}"
+    )
+  return (
+    found or _kernel_refusal(request) or planning.tile_refusal(one, problem, request.config, device)
+  )
 
 
-def _triton_refusal(
-  request: MatmulRequest, problem: MatmulProblem, device: compat.TargetDevice
-) -> str | None:
-  reason = dispatch.needs_gpu(device) or _common_kernel_refusal(request)
-  if (
-    reason is None and device.compute_capability is not None and device.compute_capability < (8, 0)
-  ):
-    reason = f"Triton's lowering needs compute capability 8.0, and this is {device.kind!r}"
-  if reason is None and request.config is not None:
-    plan = _plan(problem, request.config, "triton", _profile(device))
-    reason = None if plan.fits else f"config: {plan.reason}"
-  return reason
-
-
-def _xla_refusal(request: MatmulRequest) -> str | None:
+def _xla_refusal(
+  one: Implementation, request: MatmulRequest, problem: MatmulProblem, device: TargetDevice
+) -> Refusal | None:
+  del one, problem, device
   if request.batch_invariant:
-    return "batch_invariant=True: cuBLAS and Eigen choose the order of the sum by M"
+    return Refusal("option", "batch_invariant=True: XLA's libraries choose the order of a sum by M")
   if request.config is not None:
-    return "config: XLA takes no tile"
+    return Refusal("option", "config: XLA takes no tile")
   return None
 
 
-def choose(
+def _run_hopper(
+  one: Implementation,
   request: MatmulRequest,
-  a_shape: tuple[int, ...],
-  b_shape: tuple[int, ...],
-  *,
-  bias: bool,
-  device: compat.TargetDevice | None = None,
-) -> Choice:
-  """Which implementation and config serve a request on operands of these 3-d shapes.
-
-  Raises:
-    ValueError, NotImplementedError: see `dispatch.decide`.
-    hw_profiles.InfeasibleTileError: the config does not fit.
-  """
-  device = compat.target_device() if device is None else device
-  problem = request.problem(a_shape, b_shape, bias=bias)
-  if request.implementation in ("mosaic_gpu", "mosaic_gpu_interpret", "triton") and (
-    request.config is not None
-  ):
-    # the user named the kernel and the tile: a tile that does not fit is the
-    # planner's own error, not a missing feature
-    _plan(problem, request.config, request.implementation, _profile(device)).check()
-  candidates = [
-    dispatch.Candidate("mosaic_gpu", lambda: _mosaic_gpu_refusal(request, problem, device)),
-    dispatch.Candidate("triton", lambda: _triton_refusal(request, problem, device)),
-    dispatch.Candidate("xla", lambda: _xla_refusal(request)),
-    dispatch.Candidate("interpret", lambda: _common_kernel_refusal(request)),
-    dispatch.Candidate("mosaic_gpu_interpret", lambda: _hopper_refusal(request, problem, device)),
-  ]
-  if request.dtype == jnp.float32:
-    # measured on an H200 at 1024 x 4096 x 12288: cuBLAS 1989 us, Triton 2347 us
-    candidates.insert(0, candidates.pop(2))
-  decision = dispatch.decide("matmul", candidates, request.implementation)
-  plan = None
-  if decision.implementation != "xla":
-    plan = resolve_config(request, problem, decision.implementation, device)
-  return Choice(
-    implementation=decision.implementation,
-    config=None if plan is None else plan.config,
-    plan=plan,
-    refused=decision.refused,
-  )
-
-
-def run(request: MatmulRequest, a: jax.Array, b: jax.Array, bias: jax.Array | None) -> jax.Array:
-  """Run a request on a [batch or 1, M, K], b [batch or 1, K, N], bias [batch or 1, N]."""
-  device = compat.target_device()
-  choice = choose(request, a.shape, b.shape, bias=bias is not None, device=device)
-  if choice.implementation == "xla":
-    return xla.matmul(a, b, bias, epilogue=request.epilogue, precision=request.precision)
-  assert choice.config is not None
-  if choice.implementation in ("triton", "interpret"):
-    return portable.matmul(
-      a,
-      b,
-      bias,
-      config=choice.config,
-      epilogue=request.epilogue,
-      precision=request.precision,
-      interpret=choice.implementation == "interpret",
-    )
-  interpreted = choice.implementation == "mosaic_gpu_interpret"
+  operands: Operands,
+  config: MatmulConfig,
+  device: TargetDevice,
+) -> jax.Array:
+  sms = device.num_cores or planning_profile(device)[0].sm_count
   out = hopper.matmul(
-    a,
-    b,
-    bias,
-    config=choice.config,
+    *operands,
+    config=config,
     epilogue=request.epilogue,
-    num_ctas=_INTERPRETED_CTAS if interpreted else device.num_cores or _profile(device).sm_count,
-    interpret=compat.gpu_interpret_params() if interpreted else None,
+    num_ctas=_INTERPRETED_CTAS if one.interpreted else sms,
+    interpret=compat.gpu_interpret_params() if one.interpreted else None,
   )
   # Mosaic GPU kernels drop the mesh axes that their operands vary over
-  return compat.vary_together(out, a)[0]
+  return sharding.vary_together(out, operands[0])[0]
+
+
+def _hopper_notes(
+  request: MatmulRequest, problem: MatmulProblem, config: MatmulConfig
+) -> tuple[str, ...]:
+  return hopper_layout.padding_notes(problem, config=config, out_dtype=request.epilogue.out_dtype)
+
+
+def _run_portable(
+  one: Implementation,
+  request: MatmulRequest,
+  operands: Operands,
+  config: MatmulConfig,
+  device: TargetDevice,
+) -> jax.Array:
+  del device
+  return portable.matmul(
+    *operands,
+    config=config,
+    epilogue=request.epilogue,
+    precision=request.precision,
+    interpret=one.interpreted,
+  )
+
+
+def _run_xla(
+  one: Implementation,
+  request: MatmulRequest,
+  operands: Operands,
+  config: MatmulConfig | None,
+  device: TargetDevice,
+) -> jax.Array:
+  del one, config, device
+  return xla.matmul(*operands, epilogue=request.epilogue, precision=request.precision)
+
+
+_MOSAIC_GPU, _MOSAIC_GPU_INTERPRET = (
+  Implementation(
+    name,
+    schedule="warp_specialized",
+    refusal=_hopper_refusal,
+    run=_run_hopper,
+    notes=_hopper_notes,
+  )
+  for name in ("mosaic_gpu", "mosaic_gpu_interpret")
+)
+_TRITON, _INTERPRET = (
+  Implementation(name, schedule="multistage", refusal=_portable_refusal, run=_run_portable)
+  for name in ("triton", "interpret")
+)
+_XLA = Implementation("xla", schedule=None, refusal=_xla_refusal, run=_run_xla)
+
+
+def by_preference(request: MatmulRequest) -> tuple[Implementation, ...]:
+  """All implementations of matmul, the best first."""
+  if request.dtype == jnp.float32:
+    # measured on an H200 at 1024 x 4096 x 12288: cuBLAS 1989 us, Triton 2347 us
+    return (_MOSAIC_GPU, _XLA, _TRITON, _INTERPRET, _MOSAIC_GPU_INTERPRET)
+  return (_MOSAIC_GPU, _TRITON, _XLA, _INTERPRET, _MOSAIC_GPU_INTERPRET)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """An implementation, its tile and plan where it has them, and why no other."""
+
+  implementation: Implementation
+  config: MatmulConfig | None
+  plan: TilePlan | None
+  refused: Any
+  notes: tuple[str, ...]
+
+
+def choose(request: MatmulRequest, problem: MatmulProblem, device: TargetDevice) -> Choice:
+  """Which implementation and tile serve a request on a problem.
+
+  Raises:
+    hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
+  """
+  decision = dispatch.decide(
+    "matmul",
+    by_preference(request),
+    request.implementation,
+    refusal=lambda one: one.refusal(one, request, problem, device),
+  )
+  one = decision.implementation
+  if one.schedule is None or 0 in (problem.m, problem.n, problem.k, problem.batch):
+    return Choice(one, None, None, decision.refused, ())
+  invariant = dataclasses.replace(problem, m=_INVARIANT_ROWS, batch=1, shared_b=True)
+  config, plan = planning.resolve(
+    one, problem, request.config, device, plan_as=invariant if request.batch_invariant else None
+  )
+  notes = one.notes(request, problem, config)
+  if request.config is None:
+    notes += planning.stand_in_note(device)
+  return Choice(one, config, plan, decision.refused, notes)
+
+
+def run(request: MatmulRequest, operands: Operands) -> jax.Array:
+  """Run a request on a [batch or 1, M, K], b [batch or 1, K, N], bias [batch or 1, N]."""
+  a, b, bias = operands
+  device = target_device()
+  problem = request.problem(a.shape, b.shape, None if bias is None else bias.shape)
+  choice = choose(request, problem, device)
+  if choice.config is None and choice.implementation.schedule is not None:
+    return _empty(request, operands, problem.batch)
+  return choice.implementation.run(choice.implementation, request, operands, choice.config, device)
+
+
+def _empty(request: MatmulRequest, operands: Operands, batch: int) -> jax.Array:
+  """The result where there is nothing to multiply: empty, or the epilogue of zeros."""
+  a, b, bias = operands
+  acc = jnp.zeros((batch, a.shape[1], b.shape[2]), jnp.float32)
+  out = request.epilogue(acc, None if bias is None else bias[:, None, :])
+  return sharding.vary_together(out, a)[0]

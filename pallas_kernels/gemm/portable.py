@@ -23,7 +23,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu_triton
 
 from hw_profiles import MatmulConfig, tile_order
-from pallas_kernels import compat
+from pallas_kernels import sharding
+from pallas_kernels.batching import batch_of
 from pallas_kernels.gemm.epilogue import Epilogue
 
 
@@ -49,6 +50,7 @@ def _body(
   k: int,
   tiles_m: int,
   tiles_n: int,
+  interpreted: bool,
 ) -> None:
   """One tile of C."""
   bias_ref, out_ref = rest if len(rest) == 2 else (None, rest[0])
@@ -63,25 +65,35 @@ def _body(
       return ref[...]
     return plgpu_triton.load(ref, mask=mask, other=0.0)
 
-  def multiply(step: Any, acc: jax.Array) -> jax.Array:
+  def load_bias() -> jax.Array | None:
+    if bias_ref is None:
+      return None
+    inside = None
+    if columns is not None:
+      inside = lax.broadcasted_iota(jnp.int32, (block_n,), 0) < columns
+    return load(bias_ref, inside)
+
+  def multiply(step: Any, carry: tuple[jax.Array, jax.Array | None]) -> Any:
+    acc, bias = carry
     depth = k - step * block_k if k % block_k else None
     window = pl.ds(step * block_k, block_k)
     a = load(a_ref.at[:, window], _in_bounds((block_m, block_k), rows=rows, columns=depth))
     b = load(b_ref.at[window, :], _in_bounds((block_k, block_n), rows=depth, columns=columns))
-    return acc + lax.dot(a, b, precision=precision, preferred_element_type=jnp.float32)
+    acc = acc + lax.dot(a, b, precision=precision, preferred_element_type=jnp.float32)
+    return acc, load_bias() if interpreted else bias
 
-  acc = lax.fori_loop(
-    jnp.int32(0),
-    jnp.int32(pl.cdiv(k, block_k)),
-    multiply,
-    jnp.zeros((block_m, block_n), jnp.float32),
-  )
+  acc = jnp.zeros((block_m, block_n), jnp.float32)
+  # JAX's interpreter, inside shard_map, checks outside of loops but not inside
+  # that operands vary over the same mesh axes, and takes what leaves a loop as
+  # varying over none: there the bias has to come out of the loop as acc does
   bias = None
-  if bias_ref is not None:
-    bias = load(
-      bias_ref,
-      None if columns is None else lax.broadcasted_iota(jnp.int32, (block_n,), 0) < columns,
-    )[None, :]
+  if interpreted and bias_ref is not None:
+    bias = jnp.zeros((block_n,), bias_ref.dtype)
+  acc, bias = lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(k, block_k)), multiply, (acc, bias))
+  if not interpreted:
+    bias = load_bias()
+  if bias is not None:
+    bias = bias[None, :]
   out = epilogue(acc, bias)
   mask = _in_bounds((block_m, block_n), rows=rows, columns=columns)
   if mask is None:
@@ -178,7 +190,7 @@ def _call(
   """The `pallas_call` of `matmul`."""
   _, m, k = a.shape
   n = b.shape[2]
-  batch = max(a.shape[0], b.shape[0], 1 if bias is None else bias.shape[0])
+  batch = batch_of(a, b, bias)
   tiles_m, tiles_n = pl.cdiv(m, config.block_m), pl.cdiv(n, config.block_n)
   # whole K steps, so that no window over-runs its panel: an over-running
   # window is shifted by the interpreter, not padded
@@ -216,8 +228,9 @@ def _call(
       k=k,
       tiles_m=tiles_m,
       tiles_n=tiles_n,
+      interpreted=interpret,
     ),
-    out_shape=compat.out_struct((batch, m, n), epilogue.out_dtype, a),
+    out_shape=sharding.out_struct((batch, m, n), epilogue.out_dtype, a),
     grid=(batch * tiles_m * tiles_n,),
     in_specs=in_specs,
     out_specs=pl.BlockSpec((None, config.block_m, config.block_n), tile),

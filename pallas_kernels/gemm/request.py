@@ -1,18 +1,15 @@
 """The checked, hashable description of one matmul call: all of it but the arrays."""
 
 import dataclasses
-import difflib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from hw_profiles import MatmulConfig, MatmulProblem
-from pallas_kernels import activations, dispatch
+from pallas_kernels import activations, arguments
+from pallas_kernels.batching import common_batch
 from pallas_kernels.gemm.epilogue import Epilogue, make_epilogue
-
-OPERAND_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,63 +34,28 @@ class MatmulRequest:
   implementation: str | None
 
   def problem(
-    self, a_shape: tuple[int, ...], b_shape: tuple[int, ...], *, bias: bool
+    self,
+    a_shape: tuple[int, ...],
+    b_shape: tuple[int, ...],
+    bias_shape: tuple[int, ...] | None,
   ) -> MatmulProblem:
-    """The planner's view of this request on operands of the kernel's 3-d shapes."""
+    """The planner's view of this request on operands of the kernels' shapes."""
     return MatmulProblem(
       m=a_shape[1],
       k=a_shape[2],
       n=b_shape[2],
       dtype=self.dtype.name,
       out_dtype=self.epilogue.out_dtype.name,
-      bias=bias,
+      bias=bias_shape is not None,
       activation=self.epilogue.activation,
-      batch=max(a_shape[0], b_shape[0]),
+      batch=common_batch(a_shape[0], b_shape[0], 1 if bias_shape is None else bias_shape[0]),
       shared_b=b_shape[0] == 1,
     )
 
-
-def _float_dtype(name: str, value: Any) -> jnp.dtype:
-  """`value` as a floating-point dtype the epilogue can round to."""
-  try:
-    dtype = jnp.dtype(value)
-  except TypeError:
-    dtype = None
-  if dtype is None or dtype.name not in OPERAND_DTYPES:
-    shown = value if dtype is None else dtype.name
-    raise ValueError(f"{name}={shown!r}: expected one of {', '.join(OPERAND_DTYPES)}")
-  return dtype
-
-
-def _check_array(name: str, array: Any, min_ndim: int) -> None:
-  if not (hasattr(array, "shape") and hasattr(array, "dtype")):
-    raise ValueError(
-      f"{name} is a {type(array).__name__}: expected an array; jnp.asarray({name}) makes one"
-    )
-  if len(array.shape) < min_ndim:
-    raise ValueError(
-      f"{name} has shape {tuple(array.shape)}: expected at least {min_ndim} dimension(s)"
-      + (f"; {name}[None, :] makes a row" if min_ndim == 2 and len(array.shape) == 1 else "")
-    )
-
-
-def _canonical_precision(precision: Any, dtype: jnp.dtype) -> Any:
-  """`precision` as `lax.dot_general` takes it; None is full accuracy, never TF32."""
-  if precision is None:
-    return lax.Precision.HIGHEST if dtype in (jnp.float32, jnp.float64) else None
-  if isinstance(precision, (lax.Precision, lax.DotAlgorithmPreset, lax.DotAlgorithm)):
-    return precision
-  try:
-    return lax.Precision(precision)
-  except ValueError:
-    pass
-  try:
-    return lax.DotAlgorithmPreset[str(precision)]
-  except KeyError:
-    raise ValueError(
-      f"precision={precision!r}: expected None, a jax.lax.Precision ('default', 'high', "
-      "'highest') or a jax.lax.DotAlgorithmPreset"
-    ) from None
+  def without_activation(self, out_dtype: Any) -> "MatmulRequest":
+    """The same product and bias, stored in `out_dtype` before any activation."""
+    plain = make_epilogue(activation=None, intermediate_dtype=None, out_dtype=out_dtype)
+    return dataclasses.replace(self, epilogue=plain)
 
 
 def make_request(
@@ -115,18 +77,48 @@ def make_request(
     ValueError: an argument is wrong; the message names it, the value got, what
       was expected and what would work.
   """
-  _check_array("a", a, 2)
-  _check_array("b", b, 2)
-  for name, array in (("a", a), ("b", b)):
-    if jnp.dtype(array.dtype).name not in OPERAND_DTYPES:
-      raise ValueError(
-        f"{name} is {jnp.dtype(array.dtype).name}: expected one of {', '.join(OPERAND_DTYPES)}"
-      )
+  _check_operands(a, b)
+  if bias is not None:
+    _check_bias(bias, columns=b.shape[-1])
+  arguments.check_choice("activation", activation, activations.ACTIVATIONS)
+  arguments.check_implementation(implementation)
+  if not isinstance(batch_invariant, bool):
+    raise ValueError(f"batch_invariant={batch_invariant!r}: expected True or False")
+  if config is not None and not isinstance(config, MatmulConfig):
+    raise ValueError(
+      f"config is a {type(config).__name__}: expected a MatmulConfig, for example "
+      "MatmulConfig(128, 128, 64, num_stages=4)"
+    )
+  dtype = jnp.dtype(a.dtype)
+  return MatmulRequest(
+    dtype=dtype,
+    epilogue=make_epilogue(
+      activation=activation,
+      intermediate_dtype=None
+      if intermediate_dtype is None
+      else arguments.float_dtype("intermediate_dtype", intermediate_dtype),
+      out_dtype=dtype if out_dtype is None else arguments.float_dtype("out_dtype", out_dtype),
+    ),
+    precision=arguments.precision(precision, dtype),
+    batch_invariant=batch_invariant,
+    config=config,
+    implementation=implementation,
+  )
+
+
+def _check_operands(a: Any, b: Any) -> None:
+  arguments.check_array("a", a, min_ndim=2)
+  arguments.check_array("b", b, min_ndim=2)
+  arguments.check_float("a", a)
+  arguments.check_float("b", b)
   if a.dtype != b.dtype:
     raise ValueError(
       f"a is {a.dtype} and b is {b.dtype}: expected one dtype; "
       f"a.astype({b.dtype}) or b.astype({a.dtype}) says which"
     )
+  for name, array in (("a", a), ("b", b)):
+    if not all(isinstance(size, int) for size in array.shape):
+      raise ValueError(f"{name} has shape {tuple(array.shape)}: sizes must be known when traced")
   if a.shape[-1] != b.shape[-2]:
     raise ValueError(
       f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: the last dimension of a "
@@ -140,62 +132,26 @@ def make_request(
       f"a has batch dimensions {tuple(a.shape[:-2])} and b {tuple(b.shape[:-2])}: "
       "expected shapes that broadcast against each other, or a 2-d b"
     ) from None
-  if bias is not None:
-    _check_array("bias", bias, 1)
-    if tuple(bias.shape) != (b.shape[-1],):
-      raise ValueError(
-        f"bias has shape {tuple(bias.shape)}: expected ({b.shape[-1]},), one value for each "
-        "column of b"
-      )
-    if jnp.dtype(bias.dtype).name not in OPERAND_DTYPES:
-      raise ValueError(
-        f"bias is {jnp.dtype(bias.dtype).name}: expected one of {', '.join(OPERAND_DTYPES)}"
-      )
-  if activation is not None and activation not in activations.ACTIVATIONS:
-    close = difflib.get_close_matches(str(activation), activations.ACTIVATIONS, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _check_bias(bias: Any, *, columns: int) -> None:
+  arguments.check_array("bias", bias, min_ndim=1)
+  if tuple(bias.shape) != (columns,):
     raise ValueError(
-      f"activation={activation!r}: expected None or one of "
-      f"{', '.join(map(repr, activations.ACTIVATIONS))}{hint}"
+      f"bias has shape {tuple(bias.shape)}: expected ({columns},), one value for each column of b"
     )
-  if config is not None and not isinstance(config, MatmulConfig):
-    raise ValueError(
-      f"config is a {type(config).__name__}: expected a MatmulConfig, for example "
-      "MatmulConfig(128, 128, 64, num_stages=4)"
-    )
-  dispatch.check_name(implementation)
-  dtype = jnp.dtype(a.dtype)
-  return MatmulRequest(
-    dtype=dtype,
-    epilogue=make_epilogue(
-      activation=activation,
-      intermediate_dtype=None
-      if intermediate_dtype is None
-      else _float_dtype("intermediate_dtype", intermediate_dtype),
-      out_dtype=dtype if out_dtype is None else _float_dtype("out_dtype", out_dtype),
-    ),
-    precision=_canonical_precision(precision, dtype),
-    batch_invariant=bool(batch_invariant),
-    config=config,
-    implementation=implementation,
-  )
+  arguments.check_float("bias", bias)
 
 
 def describe(a: Any, b: Any, bias: Any, request: MatmulRequest) -> str:
   """The call in one line, for `explain`."""
-
-  def array(x: Any) -> str:
-    return f"{jnp.dtype(x.dtype).name}[{','.join(map(str, x.shape))}]"
-
-  parts = [array(a), array(b)]
+  parts = [arguments.describe_array(a), arguments.describe_array(b)]
   if bias is not None:
-    parts.append(f"bias={array(bias)}")
+    parts.append(f"bias={arguments.describe_array(bias)}")
   if request.epilogue.activation is not None:
     parts.append(f"activation={request.epilogue.activation!r}")
   parts.append(f"out={request.epilogue.out_dtype.name}")
   return ", ".join(parts)
 
 
-def is_array(x: Any) -> bool:
-  """Whether x is a JAX array (or tracer) rather than only a shape and dtype."""
-  return isinstance(x, jax.Array)
+Operands = tuple[jax.Array, jax.Array, jax.Array | None]

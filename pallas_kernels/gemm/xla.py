@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels.batching import batch_of
 from pallas_kernels.gemm.epilogue import Epilogue
 
 
@@ -29,7 +30,7 @@ def matmul(
   Returns:
     [batch, M, N] in `epilogue.out_dtype`.
   """
-  batch = max(a.shape[0], b.shape[0], 1 if bias is None else bias.shape[0])
+  batch = batch_of(a, b, bias)
   accumulate = jnp.promote_types(a.dtype, jnp.float32)
   if a.shape[0] == b.shape[0]:
     acc = lax.dot_general(

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import MatmulConfig, compat, explain, matmul
+from pallas_kernels import MatmulConfig, device, explain, matmul
 
 
 def struct(*shape: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
@@ -15,7 +15,7 @@ A, B = struct(1024, 4096), struct(4096, 12288)
 
 
 def on(kind: str, cores: int = 132):
-  return compat.abstract_gpu(device_kind=kind, num_cores=cores)
+  return device.abstract_gpu(device_kind=kind, num_cores=cores)
 
 
 def test_hopper_gets_the_hopper_kernel():
@@ -27,6 +27,31 @@ def test_hopper_gets_the_hopper_kernel():
   assert explanation.plan.profile == "h200_sxm"
   assert explanation.plan.schedule == "warp_specialized"
   assert set(explanation.refused) == {"triton", "xla", "interpret", "mosaic_gpu_interpret"}
+
+
+def test_a_gpu_without_a_profile_gets_a_safe_tile_and_no_time():
+  with on("NVIDIA GeForce RTX 4090", 128):
+    explanation = explain(matmul, A, B)
+  assert explanation.implementation == "triton"
+  assert explanation.plan is None
+  assert any("no profile of 'NVIDIA GeForce RTX 4090'" in note for note in explanation.notes)
+  # what the smallest of the known GPUs holds: 99 KiB
+  config = explanation.config
+  stage = 2 * config.block_k * (config.block_m + config.block_n)
+  assert config.num_stages * stage <= 99 * 1024
+
+
+def test_an_interpreter_has_no_predicted_time():
+  explanation = explain(matmul, A, B, config=MatmulConfig(24, 24, 24), implementation="interpret")
+  assert explanation.plan is None
+  assert "predicted" not in str(explanation)
+
+
+def test_explain_agrees_with_the_call_on_empty_sums():
+  with pytest.raises(NotImplementedError, match="NVIDIA GPUs only|TF32"):
+    matmul(jnp.zeros((2, 0)), jnp.zeros((0, 3)), implementation="mosaic_gpu")
+  with pytest.raises(NotImplementedError, match="NVIDIA GPUs only|TF32"):
+    explain(matmul, jnp.zeros((2, 0)), jnp.zeros((0, 3)), implementation="mosaic_gpu")
 
 
 def test_another_nvidia_gpu_gets_the_portable_kernel():
@@ -100,7 +125,7 @@ def test_empty_operands_need_no_kernel():
 def test_explain_refuses_what_it_does_not_know():
   with pytest.raises(ValueError, match=r"expected an op of pallas_kernels \(matmul\)"):
     explain(jnp.dot, A, B)
-  with pytest.raises(ValueError, match="matmul has no option 'activaton'"):
+  with pytest.raises(TypeError, match="activaton"):
     explain(matmul, A, B, activaton="silu")
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import hw_profiles
-from pallas_kernels import MatmulConfig, compat, matmul
+from pallas_kernels import MatmulConfig, device, matmul
 
 H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
 FFN = hw_profiles.MatmulProblem(1024, 4096, 12288)
@@ -23,7 +23,7 @@ def lower(m: int, k: int, n: int, dtype: str = "bfloat16", **options) -> str:
   def call(a, b, bias):
     return matmul(a, b, bias=bias, activation="silu", **options)
 
-  with compat.abstract_gpu(**H200):
+  with device.abstract_gpu(**H200):
     return jax.jit(call).trace(a, b, bias).lower(lowering_platforms=("cuda",)).as_text()
 
 
@@ -84,7 +84,7 @@ def test_gradients_lower_through_the_kernel():
   def loss(a, b):
     return matmul(a, b, activation="silu", implementation="mosaic_gpu").astype(jnp.float32).sum()
 
-  with compat.abstract_gpu(**H200):
+  with device.abstract_gpu(**H200):
     lowered = jax.jit(jax.grad(loss, (0, 1))).trace(a, b).lower(lowering_platforms=("cuda",))
   # the sum before the activation, dA and dB; the forward value itself is not needed
   assert len(re.findall(r"custom_call @mosaic_gpu", lowered.as_text())) >= 3
@@ -93,7 +93,7 @@ def test_gradients_lower_through_the_kernel():
 def test_export_for_cuda_from_a_cpu():
   a, b = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((256, 128), (128, 192)))
   call = functools.partial(matmul, implementation="mosaic_gpu")
-  with compat.abstract_gpu(**H200):
+  with device.abstract_gpu(**H200):
     exported = jax.export.export(jax.jit(call), platforms=["cuda"])(a, b)
   assert exported.platforms == ("cuda",)
   assert len(exported.serialize()) > 1000

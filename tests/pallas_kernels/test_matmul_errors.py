@@ -1,10 +1,11 @@
 """Every way to call matmul wrongly, and what the message must say."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import hw_profiles
-from pallas_kernels import MatmulConfig, matmul
+from pallas_kernels import MatmulConfig, device, matmul
 
 A = jnp.ones((4, 6), jnp.bfloat16)
 B = jnp.ones((6, 5), jnp.bfloat16)
@@ -43,6 +44,15 @@ WRONG = {
   "block of 0": (lambda: MatmulConfig(0, 64, 32), r"MatmulConfig\.block_m=0: .*at least 1"),
   "block of 1.5": (lambda: MatmulConfig(64, 1.5, 32), r"MatmulConfig\.block_n=1\.5"),
   "no stages": (lambda: MatmulConfig(64, 64, 32, 0), r"MatmulConfig\.num_stages=0"),
+  "float64 without x64": (
+    lambda: matmul(A, B, out_dtype="float64"),
+    r"out_dtype='float64': needs jax_enable_x64",
+  ),
+  "a list of implementations": (
+    lambda: matmul(A, B, implementation=["xla"]),
+    r"implementation=\['xla'\]: expected None or one of",
+  ),
+  "batch_invariant": (lambda: matmul(A, B, batch_invariant="yes"), r"batch_invariant='yes'"),
   "accumulator": (
     lambda: MatmulConfig(64, 64, 32, accumulator="smem"),
     r"accumulator='smem': expected 'registers' or 'shared'",
@@ -74,7 +84,7 @@ def test_a_tile_that_does_not_fit_names_the_largest_that_does():
   ("name", "a", "options", "reason"),
   [
     ("mosaic_gpu_interpret", A.astype(jnp.float32), {}, "TF32"),
-    ("interpret", A, {"out_dtype": "float64"}, "float64 is not a dtype of the kernels"),
+    ("interpret", A, {"config": MatmulConfig(16, 16, 16, accumulator="shared")}, "what-if"),
     ("xla", A, {"batch_invariant": True}, "batch_invariant"),
     ("xla", A, {"config": MatmulConfig(64, 64, 32)}, "XLA takes no tile"),
   ],
@@ -84,3 +94,39 @@ def test_what_an_implementation_lacks_is_not_implemented_and_names_those_that_ca
 ):
   with pytest.raises(NotImplementedError, match=rf"{name}.*{reason}.*These can: "):
     matmul(a, B.astype(a.dtype), implementation=name, **options)
+
+
+def test_float64_is_too_wide_for_the_kernels():
+  with jax.enable_x64(True), pytest.raises(NotImplementedError, match="float64 is wider"):
+    matmul(A, B, out_dtype="float64", implementation="interpret")
+
+
+def test_a_pair_of_precisions_is_taken():
+  matmul(A.astype(jnp.float32), B.astype(jnp.float32), precision=("highest", "highest"))
+
+
+def test_a_tile_that_fits_no_kernel_is_infeasible_and_not_a_missing_feature():
+  config = MatmulConfig(128, 128, 2048, 4)
+  with (
+    device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132),
+    pytest.raises(hw_profiles.InfeasibleTileError, match="largest block_k that fits is"),
+  ):
+    matmul(A, B, config=config)
+
+
+def test_float32_with_a_tile_is_still_a_missing_feature_of_the_hopper_kernel():
+  a, b = A.astype(jnp.float32), B.astype(jnp.float32)
+  with (
+    device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132),
+    pytest.raises(NotImplementedError, match=r"TF32.*These can: .*triton"),
+  ):
+    matmul(a, b, config=MatmulConfig(64, 64, 32, 2), implementation="mosaic_gpu")
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a CPU")
+@pytest.mark.parametrize(
+  "options", [{"batch_invariant": True}, {"config": MatmulConfig(64, 64, 32)}]
+)
+def test_a_cpu_names_the_interpreter_where_only_that_can(options):
+  with pytest.raises(NotImplementedError, match=r"asked for by name \(.*\): interpret"):
+    matmul(A, B, **options)

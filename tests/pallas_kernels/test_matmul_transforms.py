@@ -76,6 +76,19 @@ def test_vmap(run, in_axes, rng):
     chex.assert_trees_all_equal(out[i], one)
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_vmap_over_nothing(name):
+  a, b = jnp.zeros((0, 3, 4), jnp.bfloat16), jnp.zeros((4, 5), jnp.bfloat16)
+
+  def run(a, b):
+    return matmul(a, b, bias=jnp.ones(5), activation="silu", implementation=name)
+
+  assert jax.vmap(run, in_axes=(0, None))(a, b).shape == (0, 3, 5)
+  assert jax.vmap(run)(a, jnp.zeros((0, 4, 5), jnp.bfloat16)).shape == (0, 3, 5)
+  grads = jax.vmap(jax.grad(lambda a: run(a, b).astype(jnp.float32).sum()))(a)
+  assert grads.shape == a.shape
+
+
 def test_nested_vmap_with_every_operand_mapped(run, rng):
   a = jnp.asarray(rng.integers(-2, 3, (2, 5, 12)), jnp.bfloat16)
   b = jnp.asarray(rng.integers(-2, 3, (3, 12, 7)), jnp.bfloat16)
@@ -201,12 +214,43 @@ def test_donated_operands(run, rng):
   chex.assert_trees_all_equal(donating(a + 0, b), expected)
 
 
+def mesh_for(name):
+  """All devices; one for the Mosaic interpreter, which keeps one device's state."""
+  devices = jax.devices()[: 1 if name == "mosaic_gpu_interpret" else None]
+  return jax.make_mesh(
+    (len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices
+  )
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("sharded", ["rows", "columns"])
+@pytest.mark.parametrize("name", EVERY)
+def test_shard_map_without_gradient(name, sharded, bias, rng):
+  mesh = mesh_for(name)
+  devices = mesh.size
+  spec = jax.sharding.PartitionSpec
+  a, b, row = normal(rng, 8 * devices, 24), normal(rng, 24, 10 * devices), normal(rng, 10 * devices)
+  by_rows = sharded == "rows"
+  call = jax.shard_map(
+    lambda a, b, row: matmul(a, b, bias=row if bias else None, implementation=name),
+    mesh=mesh,
+    in_specs=(
+      spec("x", None) if by_rows else spec(),
+      spec() if by_rows else spec(None, "x"),
+      spec() if by_rows else spec("x"),
+    ),
+    out_specs=spec("x", None) if by_rows else spec(None, "x"),
+    check_vma=True,
+  )
+  assert_inside_bound(jax.jit(call)(a, b, row), a, b, name, bias=row if bias else None)
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_shard_map_with_varying_axes_checked(name, rng):
   run = functools.partial(matmul, implementation=name)
-  mesh = jax.make_mesh((len(jax.devices()),), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+  mesh = mesh_for(name)
   spec = jax.sharding.PartitionSpec
-  a, b = normal(rng, 8 * len(jax.devices()), 24), normal(rng, 24, 10)
+  a, b = normal(rng, 8 * mesh.size, 24), normal(rng, 24, 10)
   sharded = jax.shard_map(
     lambda a, b: run(a, b, activation="silu"),
     mesh=mesh,

@@ -1,0 +1,87 @@
+"""From a problem and a kernel to the tile it runs with: the user's, or the planner's."""
+
+import functools
+from collections.abc import Hashable
+from typing import Any
+
+import hw_profiles
+from pallas_kernels.device import TargetDevice, planning_profile
+from pallas_kernels.dispatch import Implementation, Refusal
+
+
+def tile_refusal(
+  implementation: Implementation, problem: Any, config: Any | None, device: TargetDevice
+) -> Refusal | None:
+  """Why the user's tile does not run as this kernel on this device, or None.
+
+  An interpreter takes the tile of the hardware it stands for; the portable
+  kernel's takes any, since it is how odd tiles are tested.
+  """
+  if config is None or implementation.name == "interpret":
+    return None
+  plan = _plan(implementation, problem, config, device)
+  return None if plan.fits else Refusal("tile", plan.reason)
+
+
+def resolve(
+  implementation: Implementation,
+  problem: Any,
+  config: Any | None,
+  device: TargetDevice,
+  *,
+  plan_as: Any | None = None,
+) -> tuple[Any, hw_profiles.TilePlan | None]:
+  """The config that a kernel runs with, and its plan.
+
+  Args:
+    implementation: A kernel with a schedule.
+    problem: What is computed.
+    config: The user's config, or None for the planner's best.
+    device: Where it runs.
+    plan_as: Choose the tile as if for this problem instead.
+
+  Returns:
+    The config; and its plan, or None where a time would mean nothing: in an
+    interpreter, or on a device without a profile of its own.
+
+  Raises:
+    hw_profiles.InfeasibleTileError: no tile fits.
+  """
+  profile, own = planning_profile(device)
+  if config is None:
+    wanted = problem if plan_as is None else plan_as
+    config = _planned(wanted, implementation.schedule, profile.name)
+    if config is None:
+      raise hw_profiles.InfeasibleTileError(
+        f"no {implementation.name} tile fits {wanted} on {profile.name}"
+      )
+  if implementation.interpreted or not own:
+    return config, None
+  return config, _plan(implementation, problem, config, device)
+
+
+def stand_in_note(device: TargetDevice) -> tuple[str, ...]:
+  """What to say where tiles are planned with another device's profile."""
+  profile, own = planning_profile(device)
+  if own or device.platform != "gpu":
+    return ()
+  return (
+    f"there is no profile of {device.kind!r}: the tile is one that fits {profile.name}, and no "
+    "time is predicted",
+  )
+
+
+def _plan(
+  implementation: Implementation, problem: Any, config: Any, device: TargetDevice
+) -> hw_profiles.TilePlan:
+  profile, _ = planning_profile(device)
+  return hw_profiles.plan(problem, config, profile, schedule=implementation.schedule or "auto")
+
+
+@functools.lru_cache(maxsize=4096)
+def _planned(problem: Hashable, schedule: Any, profile_name: str) -> Any | None:
+  """The planner's best tile; None where nothing fits."""
+  profile = hw_profiles.get_profile(profile_name)
+  matmul: Any = problem
+  best = hw_profiles.rank(matmul, profile, top=1, schedule=schedule)
+  return best[0].config if best and best[0].fits else None
