@@ -2,18 +2,16 @@
 
 import shlex
 
-from hw_profiles import MatmulConfig
 from pallas_kernels.benchmark.flags import DEFAULT_ITERATIONS, Options
-from pallas_kernels.benchmark.parsing import Shape
+from pallas_kernels.benchmark.ops.op import Config, option_flags
+from pallas_kernels.benchmark.workload import Workload
 
 
 def rerun(
   options: Options,
+  workload: Workload,
   *,
-  kernel: str,
-  shape: Shape,
-  dtype: str,
-  tile: MatmulConfig | None = None,
+  tile: Config | None = None,
   profile: str | None = None,
   implementation: str | None = None,
   peer: str | None = None,
@@ -23,8 +21,8 @@ def rerun(
   Everything the row depends on is written out, defaults too, except those
   flags whose default means "off".
   """
-  parts = ["pallas-bench", f"--task={options.task}", f"--kernel={kernel}"]
-  parts += [f"--shape={shape}", f"--dtype={dtype}"]
+  parts = ["pallas-bench", f"--task={options.task}", f"--kernel={workload.op.name}"]
+  parts += [f"--shape={workload.shape}", f"--dtype={workload.dtype}"]
   if tile is not None:
     parts.append(f"--tile={tile.describe()}")
   if profile is not None:
@@ -33,7 +31,7 @@ def rerun(
     parts.append(f"--implementation={implementation}")
   if peer is not None:
     parts.append(f"--peers={peer}")
-  parts += options.operation_flags()
+  parts += option_flags(workload.options)
   if options.check != "float64":
     parts.append(f"--check={options.check}")
   if options.iterations != DEFAULT_ITERATIONS:

@@ -9,14 +9,16 @@ import functools
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar, cast
+from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
 import hw_profiles
-from hw_profiles import config as configs
-from pallas_kernels.benchmark import output, parsing
+from pallas_kernels import names
+from pallas_kernels.benchmark import ops, output, parsing
 from pallas_kernels.benchmark.errors import UsageError
+from pallas_kernels.benchmark.ops.op import AnyOp, Option, options_of
+from pallas_kernels.benchmark.workload import Workload
 
 _Item = TypeVar("_Item")
 
@@ -24,31 +26,22 @@ _Item = TypeVar("_Item")
 _HELP_TAIL = re.compile(r";\s+repeat this option.*", re.DOTALL)
 
 TASKS = ("compare", "run", "plan")
-KERNELS = ("matmul",)
-DTYPES = ("bfloat16", "float16", "float32")
-IMPLEMENTATIONS = ("mosaic_gpu", "triton", "interpret", "mosaic_gpu_interpret", "xla")
-PEERS = ("xla",)
 CHECKS = ("float64", "none")
 TIMERS = ("device", "wall")
 FORMATS = ("table", "json", "csv", "markdown")
-ACTIVATIONS = ("silu",)
 
 DEFAULT_PROFILES = ("h100_sxm", "h200_sxm", "rtx_pro_6000", "ascend_910b3", "ascend_950pr")
-# The up-projection of Qwen3-8B's feed-forward block for 1024 tokens.
-DEFAULT_SHAPE = parsing.Shape(m=1024, k=4096, n=12288)
 
 # 30 runs: the median of a kernel's device times moves by less than 1 % between
 # repetitions of so many, and the longest default case stays within a second.
 DEFAULT_ITERATIONS = 30
 
-# Tasks that read a flag, for those that not every task reads. A flag that the
-# chosen task would ignore is refused.
+# Tasks that read a flag, for those that not every task reads; an op's options
+# say so themselves. A flag that the chosen task would ignore is refused.
 _READ_BY = {
   "implementation": ("compare", "run"),
   "peers": ("run",),
   "check": ("compare", "run"),
-  "intermediate_dtype": ("compare", "run"),
-  "batch_invariant": ("compare", "run"),
   "iterations": ("compare", "run"),
   "timer": ("compare", "run"),
   "cold_l2": ("compare", "run"),
@@ -61,10 +54,7 @@ class Options:
 
   Attributes:
     task: One of TASKS.
-    kernels: Ops to work on.
-    shapes: Problems, sweeps written out.
-    dtypes: Operand dtypes by name.
-    tiles: Tiles, sweeps written out; None: the task's own choice.
+    workloads: What to work on: every op, size and dtype, sweeps written out.
     profiles: Canonical profile names; None: not given.
     implementation: None: what dispatch picks on a GPU, "interpret" on a CPU.
     peers: Other programs to run beside.
@@ -73,20 +63,12 @@ class Options:
     timer: "device" or "wall".
     cold_l2: Whether operands are out of L2 when a timed run starts.
     measuring: The flags given that only a measurement reads, by name.
-    activation: None or an activation's name.
-    bias: Whether a bias row is added.
-    out_dtype: Result dtype; None: the operands'.
-    intermediate_dtype: What the accumulator is rounded to before the activation.
-    batch_invariant: Whether a row's bits may not depend on other rows.
     format: One of FORMATS.
     output: A file, or None for stdout.
   """
 
   task: str
-  kernels: tuple[str, ...]
-  shapes: tuple[parsing.Shape, ...]
-  dtypes: tuple[str, ...]
-  tiles: tuple[configs.MatmulConfig, ...] | None
+  workloads: tuple[Workload, ...]
   profiles: tuple[str, ...] | None
   implementation: str | None
   peers: tuple[str, ...]
@@ -95,26 +77,8 @@ class Options:
   timer: str
   cold_l2: bool
   measuring: tuple[str, ...]
-  activation: Literal["silu"] | None
-  bias: bool
-  out_dtype: str | None
-  intermediate_dtype: str | None
-  batch_invariant: bool
   format: str
   output: str | None
-
-  def operation_flags(self) -> list[str]:
-    """The flags that say what is computed beside the sizes, as they were meant."""
-    parts = []
-    if self.bias:
-      parts.append("--bias")
-    for name in ("activation", "intermediate_dtype", "out_dtype"):
-      value = getattr(self, name)
-      if value is not None:
-        parts.append(f"--{name}={value}")
-    if self.batch_invariant:
-      parts.append("--batch_invariant")
-    return parts
 
 
 def parse(arguments: Sequence[str]) -> Options | None:
@@ -124,7 +88,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
     None where they ask for help.
 
   Raises:
-    UsageError: a flag is unknown, wrong, or not read by the task.
+    UsageError: a flag is unknown, wrong, or not read by the task or the op.
   """
   values = _define()
   try:
@@ -136,39 +100,120 @@ def parse(arguments: Sequence[str]) -> Options | None:
   if rest:
     raise UsageError(f"{rest[0]!r} is not a flag; every option is --name=value")
   given = {name for name in values if values[name].present}
-  task = _task(values.task)
+  task = _known("task", values.task, TASKS)
   for name, tasks in _READ_BY.items():
-    if name in given and task not in tasks:
-      raise UsageError(
-        f"--{name} is not read by --task={task}, only by --task={' and --task='.join(tasks)}"
-      )
-  kernels = (
-    KERNELS if values.kernel == ["all"] else parsing.choose("kernel", values.kernel, KERNELS)
-  )
+    if name in given:
+      _check_read(name, task, tasks)
+  known = ops.names()
+  chosen = known if values.kernel == ["all"] else parsing.choose("kernel", values.kernel, known)
+  kernels = [ops.get(name) for name in chosen]
   if values.output is not None:
     output.check_path(values.output)
   return Options(
     task=task,
-    kernels=kernels,
-    shapes=_all(parsing.shapes, values.shape) or (DEFAULT_SHAPE,),
-    dtypes=parsing.choose("dtype", values.dtype, DTYPES),
-    tiles=_all(parsing.tiles, values.tile),
+    workloads=tuple(
+      workload
+      for op in kernels
+      for workload in _workloads(op, values, given, task, several=len(kernels) > 1)
+    ),
     profiles=_profiles(values.profile),
-    implementation=_one_of("implementation", values.implementation, IMPLEMENTATIONS),
-    peers=parsing.choose("peers", values.peers, PEERS) if values.peers else (),
+    implementation=_one_of("implementation", values.implementation, tuple(names.IMPLEMENTATIONS)),
+    peers=_peers(kernels, values.peers),
     check=_known("check", values.check, CHECKS),
     iterations=values.iterations,
     timer=_known("timer", values.timer, TIMERS),
     cold_l2=values.cold_l2,
     measuring=tuple(name for name in ("iterations", "timer", "cold_l2") if name in given),
-    activation=cast(Literal["silu"] | None, _one_of("activation", values.activation, ACTIVATIONS)),
-    bias=values.bias,
-    out_dtype=_one_of("out_dtype", values.out_dtype, DTYPES),
-    intermediate_dtype=_one_of("intermediate_dtype", values.intermediate_dtype, DTYPES),
-    batch_invariant=values.batch_invariant,
     format=_known("format", values.format, FORMATS),
     output=values.output,
   )
+
+
+def _workloads(
+  op: AnyOp, values: absl_flags.FlagValues, given: set[str], task: str, *, several: bool
+) -> list[Workload]:
+  """What the flags mean to one op.
+
+  Raises:
+    UsageError: --shape, --tile, --dtype or an option is not one that the op takes.
+  """
+  try:
+    tile_example = op.default_tiles[0].describe()
+    tiles = _all(
+      lambda text: parsing.tiles(text, op.config_class, example=tile_example), values.tile
+    )
+    shapes = _all(
+      lambda text: parsing.shapes(text, op.shape_class, example=str(op.default_shape)),
+      values.shape,
+    )
+    options = _op_options(op, values, given, task)
+    return [
+      Workload(op=op, shape=shape, dtype=dtype, options=options, tiles=tiles)
+      for shape in shapes or (op.default_shape,)
+      for dtype in _dtypes(op, values.dtype)
+    ]
+  except UsageError as error:
+    raise UsageError(f"{error} (--kernel={op.name})" if several else str(error)) from None
+
+
+def _dtypes(op: AnyOp, given: Sequence[str] | None) -> tuple[str, ...]:
+  return op.dtypes[:1] if given is None else parsing.choose("dtype", given, op.dtypes)
+
+
+def _op_options(op: AnyOp, values: absl_flags.FlagValues, given: set[str], task: str) -> Any:
+  """The op's options as the flags give them."""
+  own = options_of(op.options_class)
+  for name, takers in _op_flags().items():
+    if name in given and name not in own:
+      raise UsageError(
+        f"--{name} is not an option of {op.name}, only of {', '.join(other for other, _ in takers)}"
+      )
+  chosen = {}
+  for name, option in own.items():
+    if name not in given:
+      continue
+    if option.tasks is not None:
+      _check_read(name, task, option.tasks)
+    chosen[name] = _option_value(name, option, getattr(values, name))
+  try:
+    return op.options_class(**chosen)
+  except ValueError as error:
+    raise UsageError(str(error)) from None
+
+
+def _option_value(name: str, option: Option, value: Any) -> Any:
+  if option.boolean:
+    return value
+  if option.choices is not None:
+    return _known(name, value, option.choices)
+  assert option.read is not None
+  try:
+    return option.read(value)
+  except ValueError as error:
+    raise UsageError(f"--{name}={value}: {error}") from None
+
+
+def _op_flags() -> dict[str, list[tuple[str, Option]]]:
+  """The option flags of all ops, each with the ops that take it."""
+  flags: dict[str, list[tuple[str, Option]]] = {}
+  for kernel in ops.names():
+    for name, option in options_of(ops.get(kernel).options_class).items():
+      flags.setdefault(name, []).append((kernel, option))
+  return flags
+
+
+def _peers(kernels: Sequence[AnyOp], given: Sequence[str]) -> tuple[str, ...]:
+  if not given:
+    return ()
+  known = tuple(dict.fromkeys(peer for op in kernels for peer in op.peers))
+  return parsing.choose("peers", given, known)
+
+
+def _check_read(name: str, task: str, tasks: Sequence[str]) -> None:
+  if task not in tasks:
+    raise UsageError(
+      f"--{name} is not read by --task={task}, only by --task={' and --task='.join(tasks)}"
+    )
 
 
 def help_text() -> str:
@@ -204,25 +249,31 @@ def _define() -> absl_flags.FlagValues:
   values = absl_flags.FlagValues()
   string = functools.partial(absl_flags.DEFINE_string, flag_values=values)
   boolean = functools.partial(absl_flags.DEFINE_boolean, flag_values=values)
-  names = functools.partial(absl_flags.DEFINE_list, flag_values=values)
+  listed = functools.partial(absl_flags.DEFINE_list, flag_values=values)
   many = functools.partial(absl_flags.DEFINE_multi_string, flag_values=values)
+  kernels = [ops.get(name) for name in ops.names()]
   boolean("help", False, "Print this and stop.")
   string("task", "compare", f"One of {', '.join(TASKS)}.")
-  names("kernel", ["matmul"], f"Ops, of {', '.join(KERNELS)}; or all.")
+  listed("kernel", ["matmul"], f"Ops, of {', '.join(ops.names())}; or all.")
   many(
     "shape",
     None,
-    "Sizes, for example m=1024,k=4096,n=12288 (the default), with batch= for several products. "
-    "k=1024:8192:1024 sweeps, both ends included. Repeatable.",
+    "Sizes of the op. A value start:stop:step sweeps, both ends included. Repeatable. Left out: "
+    f"{_each(kernels, lambda op: str(op.default_shape))}.",
   )
-  names("dtype", ["bfloat16"], f"Operand dtypes, of {', '.join(DTYPES)}.")
+  listed(
+    "dtype",
+    None,
+    f"Operand dtypes, of {_each(kernels, lambda op: ', '.join(op.dtypes))}. Left out: the first.",
+  )
   many(
     "tile",
     None,
-    "Fields of MatmulConfig, for example block_m=128,block_n=128,block_k=32,num_stages=1; sweeps "
-    "as --shape does. Repeatable. Left out: the task chooses, and says what.",
+    "Fields of the op's config, sweeps as in --shape; for example "
+    f"{_each(kernels, lambda op: op.default_tiles[0].describe())}. Repeatable. Left out: the task "
+    "chooses, and says what.",
   )
-  names(
+  listed(
     "profile",
     None,
     "Hardware profiles to plan for. Left out: "
@@ -231,10 +282,12 @@ def _define() -> absl_flags.FlagValues:
   string(
     "implementation",
     None,
-    f"One of {', '.join(IMPLEMENTATIONS)}. Left out: the best that the device has; on a CPU "
+    f"One of {', '.join(names.IMPLEMENTATIONS)}. Left out: the best that the device has; on a CPU "
     "interpret.",
   )
-  names("peers", [], f"Run these beside it, of {', '.join(PEERS)}.")
+  listed(
+    "peers", [], f"Run these beside it: {_each(kernels, lambda op: ', '.join(op.peers) or 'none')}."
+  )
   string(
     "check", "float64", "float64: compare with the NumPy reference and its error bound; or none."
   )
@@ -247,22 +300,26 @@ def _define() -> absl_flags.FlagValues:
   )
   string("timer", "device", "device: kernel time by CUPTI; wall: call to completion. GPU only.")
   boolean("cold_l2", False, "Keep operands out of L2 when a timed run starts. GPU only.")
-  string("activation", None, f"Applied after the reduction, one of {', '.join(ACTIVATIONS)}.")
-  boolean("bias", False, "Add a bias row before the activation.")
-  string("out_dtype", None, "Result dtype; left out: the operands'.")
-  string("intermediate_dtype", None, "Rounding of the product before the activation.")
-  boolean("batch_invariant", False, "A row's bits may not depend on the other rows.")
   string("format", "table", f"One of {', '.join(FORMATS)}.")
   string("output", None, "Write the result to this file, all of it or nothing; left out: stdout.")
+  for name, takers in _op_flags().items():
+    option = takers[0][1]
+    (boolean if option.boolean else string)(name, None, _option_help(takers))
   return values
 
 
-def _task(task: str) -> str:
-  if task not in TASKS:
-    raise UsageError(
-      f"--task={task}: expected one of {', '.join(TASKS)}{parsing.closest(task, TASKS)}"
-    )
-  return task
+def _each(kernels: Sequence[AnyOp], text: Callable[[AnyOp], str]) -> str:
+  """The text of every op, each after its op's name where there are several."""
+  if len(kernels) == 1:
+    return text(kernels[0])
+  return "; ".join(f"{op.name} {text(op)}" for op in kernels)
+
+
+def _option_help(takers: Sequence[tuple[str, Option]]) -> str:
+  option = takers[0][1]
+  words = tuple(dict.fromkeys(word for _, other in takers for word in other.choices or ()))
+  help = option.help.rstrip(".") + (f"; one of {', '.join(words)}" if words else "")
+  return f"{help}. An option of {', '.join(kernel for kernel, _ in takers)}."
 
 
 def _known(flag: str, value: str, known: Sequence[str]) -> str:
@@ -282,11 +339,11 @@ def _all(
   return tuple(dict.fromkeys(item for text in texts for item in read(text)))
 
 
-def _profiles(names: Sequence[str] | None) -> tuple[str, ...] | None:
-  if names is None:
+def _profiles(given: Sequence[str] | None) -> tuple[str, ...] | None:
+  if given is None:
     return None
   canonical = []
-  for name in names:
+  for name in given:
     try:
       canonical.append(hw_profiles.get_profile(name).name)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Flag texts to shapes and tiles: `name=value` lists with inclusive sweeps.
+"""Flag texts to an op's shapes and tiles: `name=value` lists with inclusive sweeps.
 
     assignments = name "=" value ("," name "=" value)*
     value       = integer | start ":" stop ":" step | word
@@ -13,31 +13,18 @@ import itertools
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from hw_profiles import config as configs
 from pallas_kernels.benchmark.errors import UsageError
+
+_Item = TypeVar("_Item")
 
 # More combinations than anyone reads: a typing slip in a sweep, caught before
 # hours of work.
 MAX_COMBINATIONS = 10_000
 
 _INTEGER = re.compile(r"[+-]?\d+")
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-  """Sizes of one problem: A of m x k, B of k x n, `batch` of them where given."""
-
-  m: int
-  k: int
-  n: int
-  batch: int | None = None
-
-  def __str__(self) -> str:
-    """The sizes as `--shape` takes them."""
-    text = f"m={self.m},k={self.k},n={self.n}"
-    return text if self.batch is None else f"{text},batch={self.batch}"
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -60,41 +47,41 @@ def choose(flag: str, names: Sequence[str], known: Sequence[str]) -> tuple[str, 
   return tuple(dict.fromkeys(names))
 
 
-def shapes(text: str, *, flag: str = "shape") -> tuple[Shape, ...]:
+def shapes(
+  text: str, shape_class: type[_Item], *, example: str, flag: str = "shape"
+) -> tuple[_Item, ...]:
   """The shapes of one `--shape` text, for example `m=1024,k=1024:8192:1024,n=12288`.
+
+  Args:
+    text: What was given.
+    shape_class: A dataclass with a size in each field.
+    example: A text that would do, for messages.
+    flag: The flag it was given to.
 
   Raises:
     UsageError: the text is not of that form, a size is missing, unknown,
       repeated or negative.
   """
-  example = "m=1024,k=4096,n=12288"
-  fields: dict[str, _ReadValue] = dict.fromkeys(("m", "k", "n", "batch"), _size)
-  swept = _assignments(flag, text, fields, required=("m", "k", "n"), example=example)
-  return tuple(Shape(**combination) for combination in _combinations(flag, text, swept))
+  fields = {field.name: _size for field in dataclasses.fields(_as_dataclass(shape_class))}
+  return _instances(flag, text, shape_class, fields, example)
 
 
-def tiles(text: str, *, flag: str = "tile") -> tuple[configs.MatmulConfig, ...]:
-  """The tiles of one `--tile` text: any fields of MatmulConfig, sweeps included.
+def tiles(
+  text: str, config_class: type[_Item], *, example: str, flag: str = "tile"
+) -> tuple[_Item, ...]:
+  """The tiles of one `--tile` text: any fields of the op's config, sweeps included.
+
+  Args:
+    text: What was given.
+    config_class: A dataclass of integers, optional integers and words.
+    example: A text that would do, for messages.
+    flag: The flag it was given to.
 
   Raises:
     UsageError: the text is not of that form, a field is missing, unknown or
-      repeated, or MatmulConfig refuses its value.
+      repeated, or the config refuses its value.
   """
-  example = "block_m=128,block_n=128,block_k=32,num_stages=1"
-  fields = _config_fields(configs.MatmulConfig)
-  required = [
-    field.name
-    for field in dataclasses.fields(configs.MatmulConfig)
-    if field.default is dataclasses.MISSING
-  ]
-  swept = _assignments(flag, text, fields, required=required, example=example)
-  result = []
-  for combination in _combinations(flag, text, swept):
-    try:
-      result.append(configs.MatmulConfig(**combination))
-    except ValueError as error:
-      raise UsageError(f"--{flag}={text}: {error}") from None
-  return tuple(result)
+  return _instances(flag, text, config_class, _config_fields(config_class), example)
 
 
 # A reader takes the text of one value and returns every value it stands for;
@@ -102,8 +89,32 @@ def tiles(text: str, *, flag: str = "tile") -> tuple[configs.MatmulConfig, ...]:
 _ReadValue = Callable[[str], Sequence[object]]
 
 
+def _instances(
+  flag: str, text: str, made: type[_Item], fields: Mapping[str, _ReadValue], example: str
+) -> tuple[_Item, ...]:
+  """An instance of the dataclass `made` for each combination that `text` stands for."""
+  required = [
+    field.name
+    for field in dataclasses.fields(_as_dataclass(made))
+    if field.default is dataclasses.MISSING
+  ]
+  swept = _assignments(flag, text, fields, required=required, example=example)
+  result = []
+  for combination in _combinations(flag, text, swept):
+    try:
+      result.append(made(**combination))
+    except ValueError as error:
+      raise UsageError(f"--{flag}={text}: {error}") from None
+  return tuple(result)
+
+
+def _as_dataclass(made: type[_Item]) -> Any:
+  """The class, which its callers know to be a dataclass."""
+  return made
+
+
 def _assignments(
-  flag: str, text: str, fields: dict[str, _ReadValue], *, required: Sequence[str], example: str
+  flag: str, text: str, fields: Mapping[str, _ReadValue], *, required: Sequence[str], example: str
 ) -> dict[str, Sequence[object]]:
   """Each name of `text` with the values it sweeps."""
   swept: dict[str, Sequence[object]] = {}
@@ -128,9 +139,7 @@ def _assignments(
   return swept
 
 
-def _combinations(
-  flag: str, text: str, swept: dict[str, Sequence[object]]
-) -> list[dict[str, typing.Any]]:
+def _combinations(flag: str, text: str, swept: dict[str, Sequence[object]]) -> list[dict[str, Any]]:
   count = 1
   for values in swept.values():
     count *= len(values)
@@ -164,7 +173,7 @@ def _size(text: str) -> Sequence[int]:
   return values
 
 
-def _config_fields(config_class: type) -> dict[str, _ReadValue]:
+def _config_fields(config_class: Any) -> dict[str, _ReadValue]:
   """A reader for each field of a config dataclass, by its annotation."""
   hints = typing.get_type_hints(config_class)
   return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(config_class)}

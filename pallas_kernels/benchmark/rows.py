@@ -97,6 +97,7 @@ class Block:
     header: Column names, with units.
     cells: Rows of text, each as long as `header`.
     numeric: Names in `header` whose cells are numbers, set to the right.
+    groups: Lines within the table, each above the row of `cells` with its number.
     lines: Sentences below.
   """
 
@@ -104,6 +105,7 @@ class Block:
   header: tuple[str, ...] = ()
   cells: tuple[tuple[str, ...], ...] = ()
   numeric: frozenset[str] = frozenset()
+  groups: Mapping[int, str] = dataclasses.field(default_factory=dict)
   lines: tuple[str, ...] = ()
 
 

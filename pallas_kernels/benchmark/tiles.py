@@ -1,24 +1,10 @@
 """Which tiles a task looks at when the command line names none."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import hw_profiles
-from hw_profiles import MatmulConfig
-from pallas_kernels.benchmark import planning
-from pallas_kernels.benchmark.flags import Options
-
-# The two tiles whose trade between reuse and room the project starts from, as
-# they were stated: one operand pair at a time, accumulator in shared memory
-# (24 KiB and 80 KiB for 16-bit operands). Then one that suits each family:
-# four stages of a wgmma-sized tile on Hopper, and one whose accumulator fills
-# the 128 KiB of L0C on Ascend 910B with operands double-buffered in L1.
-DEFAULT_TILES = (
-  MatmulConfig(64, 64, 32, 1, accumulator="shared"),
-  MatmulConfig(128, 128, 32, 1, accumulator="shared"),
-  MatmulConfig(128, 256, 64, 4),
-  MatmulConfig(128, 256, 256, 2),
-)
+from pallas_kernels.benchmark.ops.op import Config
+from pallas_kernels.benchmark.workload import Workload
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,25 +18,40 @@ class TileChoice:
       where tiles were given, which are not ranked.
   """
 
-  tile: MatmulConfig
+  tile: Config
   profiles: tuple[str, ...]
   best_on: tuple[str, ...] = ()
 
 
+def planned_best(workload: Workload, profile: str) -> Config | None:
+  """The tile the planner ranks first on a profile; None where none fits."""
+  best: Config | None = workload.op.best(workload.problem(), profile)
+  return best
+
+
 def tiles_for(
-  options: Options, what: hw_profiles.MatmulProblem, profiles: Sequence[str]
+  workload: Workload,
+  profiles: Sequence[str],
+  *,
+  best: Callable[[Workload, str], Config | None] = planned_best,
 ) -> tuple[TileChoice, ...]:
-  """The tiles given, each on every profile; else the default tiles and each profile's best."""
+  """The tiles given, each on every profile; else the op's default tiles and each profile's best.
+
+  Args:
+    workload: The problem.
+    profiles: Names of profiles.
+    best: The best tile of a workload on a profile.
+  """
   everywhere = tuple(profiles)
-  if options.tiles is not None:
-    return tuple(TileChoice(tile, everywhere) for tile in options.tiles)
-  best_on: dict[MatmulConfig, list[str]] = {}
+  if workload.tiles is not None:
+    return tuple(TileChoice(tile, everywhere) for tile in workload.tiles)
+  best_on: dict[Config, list[str]] = {}
   for profile in profiles:
-    tile = planning.best(what, profile)
+    tile = best(workload, profile)
     if tile is not None:
       best_on.setdefault(tile, []).append(profile)
   default = tuple(
-    TileChoice(tile, everywhere, tuple(best_on.pop(tile, ()))) for tile in DEFAULT_TILES
+    TileChoice(tile, everywhere, tuple(best_on.pop(tile, ()))) for tile in workload.op.default_tiles
   )
   return default + tuple(
     TileChoice(tile, tuple(where), tuple(where)) for tile, where in best_on.items()

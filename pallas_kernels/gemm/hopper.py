@@ -40,7 +40,10 @@ from hw_profiles.capacity.warp_specialized import (
 from pallas_kernels import compat, sharding
 from pallas_kernels.batching import batch_of
 from pallas_kernels.gemm.epilogue import Epilogue
-from pallas_kernels.gemm.hopper_layout import hopper_layout, padded, rounded_up
+from pallas_kernels.gemm.hopper_layout import hopper_layout
+from pallas_kernels.hopper.ring import StageRing
+from pallas_kernels.hopper.store import finish_stores, store_block
+from pallas_kernels.hopper.tma import padded, rounded_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +85,8 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
   bias_gmem = refs[2] if has_bias else None
   out_gmem, a_smem, b_smem, out_smem, full, empty = refs[num_inputs:]
 
+  ring = StageRing(num_stages=config.num_stages, full=full, empty=empty)
+
   warpgroup = lax.axis_index("warpgroup")
   cta = lax.axis_index("cta")
   # tiles cta, cta + num_ctas, ...: how many of them there are
@@ -100,10 +105,6 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
     )
     return batch, tile_m * config.block_m, tile_n * config.block_n
 
-  def stage_of(step: Any) -> Any:
-    # int32 by name: with jax_enable_x64 a Python int would be 64 bits wide
-    return lax.rem(step, jnp.int32(config.num_stages))
-
   def operand_batch(batch: Any, size: int) -> Any:
     return 0 if size == 1 else batch
 
@@ -114,35 +115,21 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
       batch, row, column = tile_origin(i)
 
       def load_stage(k_step: Any, step: Any) -> Any:
-        stage = stage_of(step)
-
-        @pl.when(step >= config.num_stages)
-        def _wait_until_released() -> None:
-          plgpu.barrier_wait(empty.at[stage])
-
         depth = pl.ds(k_step * config.block_k, config.block_k)
-        plgpu.copy_gmem_to_smem(
-          a_gmem.at[operand_batch(batch, plan.a_batch), pl.ds(row, config.block_m), depth],
-          a_smem.at[stage],
-          full.at[stage],
-        )
-        plgpu.copy_gmem_to_smem(
-          b_gmem.at[operand_batch(batch, plan.b_batch), depth, pl.ds(column, config.block_n)],
-          b_smem.at[stage],
-          full.at[stage],
-        )
+        rows, columns = pl.ds(row, config.block_m), pl.ds(column, config.block_n)
+        a_tile = a_gmem.at[operand_batch(batch, plan.a_batch), rows, depth]
+        b_tile = b_gmem.at[operand_batch(batch, plan.b_batch), depth, columns]
+
+        def copy(stage: Any, arrived: Any) -> None:
+          plgpu.copy_gmem_to_smem(a_tile, a_smem.at[stage], arrived)
+          plgpu.copy_gmem_to_smem(b_tile, b_smem.at[stage], arrived)
+
+        ring.fill(step, copy)
         return step + 1
 
       return lax.fori_loop(jnp.int32(0), jnp.int32(plan.k_steps), load_stage, step)
 
-    steps = lax.fori_loop(jnp.int32(0), my_tiles, load_tile, jnp.int32(0))
-    # see every release before leaving: the interpreter checks that no barrier
-    # is abandoned in mid-phase
-    for stage in range(config.num_stages):
-
-      @pl.when(stage < steps)
-      def _wait_for_the_last_release(stage: int = stage) -> None:
-        plgpu.barrier_wait(empty.at[stage])
+    ring.drain(lax.fori_loop(jnp.int32(0), my_tiles, load_tile, jnp.int32(0)))
 
   def consumer() -> None:
     share = consumer_tile(config)
@@ -156,20 +143,18 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
       def with_accumulator(acc: Any) -> jax.Array:
         def multiply(k_step: Any, _: None) -> None:
           step = first_step + k_step
-          stage = stage_of(step)
-          plgpu.barrier_wait(full.at[stage])
+          stage = ring.wait(step)
           plgpu.wgmma(acc, a_smem.at[stage, rows], b_smem.at[stage, :, columns])
           plgpu.wgmma_wait(in_flight)
 
           @pl.when(k_step >= in_flight)
           def _release() -> None:
-            plgpu.barrier_arrive(empty.at[stage_of(step - in_flight)])
+            ring.release(step - in_flight)
 
         lax.fori_loop(jnp.int32(0), jnp.int32(plan.k_steps), multiply, None)
         if in_flight:
           plgpu.wgmma_wait(0)
-          last = first_step + plan.k_steps - 1
-          plgpu.barrier_arrive(empty.at[stage_of(last)])
+          ring.release(first_step + plan.k_steps - 1)
         # Mosaic's wait names no registers, so LLVM may move what reads them, a
         # conversion say, to before it: seen on an H200 with jax 0.11.2, where two
         # K steps are unrolled into one block of code. The barrier names them.
@@ -178,32 +163,27 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
       return pl.run_scoped(with_accumulator, plgpu.ACC((share.rows, share.columns), jnp.float32))
 
     def store_tile(acc: jax.Array, batch: Any, row: Any, column: Any) -> None:
-      width = out_smem.shape[-1]
       bias = None
       if bias_gmem is not None:
         bias = compat.load_gmem(
           bias_gmem.at[operand_batch(batch, plan.bias_batch), pl.ds(column, share.columns)],
           interpreted=interpreted,
         )
-      # the ring starts over with each tile; the main loop in between has long
-      # given the last stores time to read their slots
-      plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-      slot = 0
-      for i in range(0, share.rows, WGMMA_ROWS):
-        for j in range(0, share.columns, width):
-          block = acc[i : i + WGMMA_ROWS, j : j + width]
-          block_bias = None
-          if bias is not None:
-            block_bias = lax.broadcast_in_dim(bias[j : j + width], block.shape, (1,))
-          # the slot is free once the store issued two sub-tiles ago has read it
-          plgpu.wait_smem_to_gmem(EPILOGUE_SLOTS - 1, wait_read_only=True)
-          out_smem[warpgroup, slot] = epilogue(block, block_bias)
-          plgpu.commit_smem()
-          plgpu.copy_smem_to_gmem(
-            out_smem.at[warpgroup, slot],
-            out_gmem.at[batch, pl.ds(row + i, WGMMA_ROWS), pl.ds(column + j, width)],
-          )
-          slot = (slot + 1) % EPILOGUE_SLOTS
+
+      def finish(block: jax.Array, first_column: int) -> jax.Array:
+        if bias is None:
+          return epilogue(block, None)
+        part = bias[first_column : first_column + block.shape[1]]
+        return epilogue(block, lax.broadcast_in_dim(part, block.shape, (1,)))
+
+      store_block(
+        acc,
+        finish=finish,
+        slots=out_smem.at[warpgroup],
+        out=out_gmem.at[batch],
+        row=row,
+        column=column,
+      )
 
     def compute_tile(i: Any, step: Any) -> Any:
       batch, row, column = tile_origin(i)
@@ -212,8 +192,7 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
       return step + plan.k_steps
 
     lax.fori_loop(jnp.int32(0), my_tiles, compute_tile, jnp.int32(0))
-    # all stores must have left shared memory before the block exits
-    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+    finish_stores()
 
   lax.cond(warpgroup == config.consumer_warpgroups, memory, consumer)
 
@@ -298,9 +277,9 @@ def matmul(
         out_dtype,
         transforms=layout.staging,
       ),
-      # one arrival for each of the two copies
-      plgpu.Barrier(num_barriers=config.num_stages, num_arrivals=2),
-      plgpu.Barrier(num_barriers=config.num_stages, num_arrivals=config.consumer_warpgroups),
+      *StageRing.barriers(
+        num_stages=config.num_stages, copies=2, consumers=config.consumer_warpgroups
+      ),
     ],
     grid=(plan.num_ctas,),
     grid_names=("cta",),

@@ -1,25 +1,15 @@
-"""How matrices lie in shared memory for TMA and wgmma, and what global arrays must be for it.
-
-TMA copies boxes of up to five dimensions from global memory; wgmma reads
-operands in 8-row tiles one swizzle span wide. Mosaic describes an operand to TMA
-in such tiles, so the global array must be made of whole ones (or be smaller
-than one); its rows must be a multiple of 16 B apart in any case. An array that
-is not is padded with zeros first.
-"""
+"""The Hopper matmul's shared-memory layouts, and what its operands are padded to for them."""
 
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles import MatmulConfig, MatmulProblem
 from hw_profiles.capacity.warp_specialized import staging_columns
 from pallas_kernels import compat
-
-# TMA: global strides are multiples of 16 B (CUDA driver API, cuTensorMapEncodeTiled)
-TMA_PITCH_BYTES = 16
+from pallas_kernels.hopper.tma import TMA_PITCH_BYTES, rounded_up, tiled, tma_multiples
 
 
 def _operand_swizzle(config: MatmulConfig, dtype: Any) -> int:
@@ -29,34 +19,6 @@ def _operand_swizzle(config: MatmulConfig, dtype: Any) -> int:
   """
   bits = jnp.dtype(dtype).itemsize * 8
   return min(plgpu.find_swizzle(columns * bits) for columns in (config.block_k, config.block_n))
-
-
-def _tiled(swizzle: int, dtype: Any) -> tuple[Any, Any]:
-  """The shared-memory layout wgmma reads: 8 rows by one swizzle span, swizzled."""
-  return (
-    plgpu.TilingTransform((8, swizzle // jnp.dtype(dtype).itemsize)),
-    plgpu.SwizzleTransform(swizzle),
-  )
-
-
-def padded(array: jax.Array, *multiples: int) -> jax.Array:
-  """`array` with its last dimensions padded with zeros to the given multiples."""
-  sizes = array.shape[-len(multiples) :]
-  wanted = rounded_up(sizes, multiples)
-  if wanted == sizes:
-    return array
-  missing = [(0, want - have) for want, have in zip(wanted, sizes, strict=True)]
-  return jnp.pad(array, [(0, 0)] * (array.ndim - len(multiples)) + missing)
-
-
-def _tma_multiples(rows: int, columns: int, swizzle_columns: int) -> tuple[int, int]:
-  """What the rows and columns of an operand must be multiples of.
-
-  Mosaic describes an operand to TMA as 8-row, one-swizzle-span tiles, which
-  must divide it, except that a dimension of at most one tile is taken whole.
-  The row pitch must be 16 B even then.
-  """
-  return (8 if rows > 8 else 1, swizzle_columns if columns > swizzle_columns else 8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,24 +54,24 @@ def hopper_layout(
   """
   size, out_size = jnp.dtype(dtype).itemsize, jnp.dtype(out_dtype).itemsize
   swizzle = _operand_swizzle(config, dtype)
-  a_rows, a_columns = _tma_multiples(m, k, swizzle // size)
+  a_rows, a_columns = tma_multiples(m, k, swizzle // size)
   if m < config.block_m and a_batch == 1:
     # TMA fills rows past the edge slowly: with M=1 in 64-row tiles the whole
     # product took 62 us against 32 us for M=64 (4096 x 12288, H200). A single A
     # is cheap to pad; many would be copied many times over.
     a_rows = config.block_m
   columns = staging_columns(config, out_dtype=jnp.dtype(out_dtype).name)
-  staging: tuple[Any, ...] = _tiled(columns * out_size, out_dtype)
+  staging: tuple[Any, ...] = tiled(columns * out_size, out_dtype)
   if compat.SWIZZLES_UNTILED:
     staging, out_multiples = staging[1:], (1, TMA_PITCH_BYTES // out_size)
   else:
-    out_multiples = _tma_multiples(m, n, columns)
+    out_multiples = tma_multiples(m, n, columns)
   return HopperLayout(
-    operand=_tiled(swizzle, dtype),
+    operand=tiled(swizzle, dtype),
     staging=staging,
     staging_columns=columns,
     a_multiples=(a_rows, a_columns),
-    b_multiples=_tma_multiples(k, n, swizzle // size),
+    b_multiples=tma_multiples(k, n, swizzle // size),
     out_multiples=out_multiples,
   )
 
@@ -135,8 +97,3 @@ def padding_notes(
         f"the kernel's TMA copies take multiples of {multiples[0]} x {multiples[1]}"
       )
   return tuple(notes)
-
-
-def rounded_up(sizes: tuple[int, ...], multiples: tuple[int, ...]) -> tuple[int, ...]:
-  """Each size, up to the next multiple."""
-  return tuple(size + -size % multiple for size, multiple in zip(sizes, multiples, strict=True))

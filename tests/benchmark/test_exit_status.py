@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import kernels, main
+from pallas_kernels.benchmark import main, runner
 
 FLAGS = [
   "--shape=m=33,k=40,n=50",
@@ -17,14 +17,14 @@ FLAGS = [
 @pytest.fixture
 def broken_kernel(monkeypatch):
   """Every kernel's result, with one element of it one per cent off."""
-  right = kernels.result
+  right = runner.result
 
-  def wrong(call, operands):
-    result = np.array(right(call, operands))
+  def wrong(function, operands):
+    result = np.array(right(function, operands))
     result[32, 49] = 1.01 * np.abs(result).max()
     return result
 
-  monkeypatch.setattr(kernels, "result", wrong)
+  monkeypatch.setattr(runner, "result", wrong)
 
 
 @pytest.mark.parametrize("task", ["--task=run", "--task=compare"])
@@ -61,7 +61,7 @@ def test_interrupt_writes_nothing(tmp_path, monkeypatch, capsys):
   def interrupted(*_):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(kernels, "result", interrupted)
+  monkeypatch.setattr(runner, "result", interrupted)
   assert main.main(["--task=run", *FLAGS, f"--output={path}"]) == 130
   assert path.read_text() == "earlier"
   assert "interrupted" in capsys.readouterr().err

@@ -3,18 +3,20 @@
 import pytest
 
 from hw_profiles import MatmulConfig
-from pallas_kernels.benchmark import flags, main
+from pallas_kernels.benchmark import flags, main, ops
 from pallas_kernels.benchmark.errors import UsageError
-from pallas_kernels.benchmark.parsing import Shape
+from pallas_kernels.benchmark.ops.matmul import MatmulOptions, MatmulShape
 
 
 def test_no_flags_is_the_default_problem():
   options = flags.parse([])
   assert options.task == "compare"
-  assert options.kernels == ("matmul",)
-  assert options.shapes == (Shape(m=1024, k=4096, n=12288),)
-  assert options.dtypes == ("bfloat16",)
-  assert options.tiles is None
+  (workload,) = options.workloads
+  assert workload.op.name == "matmul"
+  assert workload.shape == MatmulShape(m=1024, k=4096, n=12288)
+  assert workload.dtype == "bfloat16"
+  assert workload.options == MatmulOptions()
+  assert workload.tiles is None
   assert options.profiles is None
   assert options.check == "float64"
   assert options.format == "table"
@@ -30,8 +32,12 @@ def test_repeated_and_swept_shapes_and_tiles_are_written_out_once():
       "block_m=64,block_n=64,block_k=32",
     ]
   )
-  assert options.shapes == (Shape(m=1, k=3, n=4), Shape(m=2, k=3, n=4))
-  assert options.tiles == (MatmulConfig(64, 64, 32), MatmulConfig(64, 64, 64))
+  assert [workload.shape for workload in options.workloads] == [
+    MatmulShape(m=1, k=3, n=4),
+    MatmulShape(m=2, k=3, n=4),
+  ]
+  for workload in options.workloads:
+    assert workload.tiles == (MatmulConfig(64, 64, 32), MatmulConfig(64, 64, 64))
 
 
 def test_profiles_are_known_by_their_aliases():
@@ -39,14 +45,16 @@ def test_profiles_are_known_by_their_aliases():
 
 
 def test_kernel_all_is_every_kernel():
-  assert flags.parse(["--kernel=all"]).kernels == flags.KERNELS
+  workloads = flags.parse(["--kernel=all"]).workloads
+  assert tuple(workload.op.name for workload in workloads) == ops.names()
 
 
 def test_two_command_lines_do_not_share_state():
-  assert flags.parse(["--dtype=float32", "--bias"]).bias
-  again = flags.parse([])
-  assert again.dtypes == ("bfloat16",)
-  assert not again.bias
+  (first,) = flags.parse(["--dtype=float32", "--bias"]).workloads
+  assert first.options.bias
+  (again,) = flags.parse([]).workloads
+  assert again.dtype == "bfloat16"
+  assert not again.options.bias
 
 
 @pytest.mark.parametrize(
@@ -70,6 +78,7 @@ def test_two_command_lines_do_not_share_state():
     (["--iterations=many"], ["iterations", "many"]),
     (["--activation=gelu"], ["--activation=gelu", "silu"]),
     (["--bias=maybe"], ["bias", "maybe"]),
+    (["--precision=tf32"], ["--precision=tf32", "default, high, highest"]),
     (["compare"], ["'compare' is not a flag"]),
     (["--shape=m=1,k=1"], ["--shape=m=1,k=1", "n missing"]),
     (["--tile=block_m=64"], ["--tile=block_m=64", "block_n, block_k missing"]),
@@ -77,6 +86,7 @@ def test_two_command_lines_do_not_share_state():
     (["--task=plan", "--iterations=5"], ["--iterations is not read by --task=plan"]),
     (["--task=plan", "--implementation=xla"], ["--implementation is not read by --task=plan"]),
     (["--task=plan", "--nobatch_invariant"], ["--batch_invariant is not read by --task=plan"]),
+    (["--task=plan", "--precision=high"], ["--precision is not read by --task=plan"]),
     (["--output=/"], ["--output=/", "is a folder"]),
   ],
 )

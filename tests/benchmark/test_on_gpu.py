@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from pallas_kernels.benchmark import kernels, main, timing
+from pallas_kernels.benchmark import main, runner, timing
 
 SHAPE = "--shape=m=150,k=64,n=600"
 TILE = "--tile=block_m=64,block_n=64,block_k=32"
@@ -31,8 +31,8 @@ def pretended_gpu(monkeypatch):
       cold_l2=cold_l2,
     )
 
-  monkeypatch.setattr(kernels, "platform", lambda: "gpu")
-  monkeypatch.setattr(kernels, "device_profile", lambda: "h200_sxm")
+  monkeypatch.setattr(runner, "platform", lambda: "gpu")
+  monkeypatch.setattr(runner, "device_profile", lambda: "h200_sxm")
   monkeypatch.setattr(timing, "measure", measure)
   return asked
 
@@ -58,6 +58,10 @@ def test_run_reports_the_median_and_what_it_was_taken_from(pretended_gpu, capsys
     assert row["measured_us"] == 4.0
     assert (row["measured_minimum_us"], row["measured_maximum_us"]) == (2.0, 6.0)
     assert row["measured_tflop_per_s"] == pytest.approx(2 * 150 * 64 * 600 / 4e-6 * 1e-12)
+    once_through_bytes = 2 * (150 * 64 + 64 * 600 + 150 * 600)
+    assert row["measured_once_through_gbyte_per_s"] == pytest.approx(
+      once_through_bytes / 4e-6 * 1e-9
+    )
     assert row["cold_l2"] is True
     assert "--iterations=7 --timer=wall --cold_l2" in row["arguments"]
     assert not any("measured_us is null" in note for note in row["notes"])

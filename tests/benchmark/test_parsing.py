@@ -5,42 +5,50 @@ import pytest
 from hw_profiles import MatmulConfig
 from pallas_kernels.benchmark import parsing
 from pallas_kernels.benchmark.errors import UsageError
-from pallas_kernels.benchmark.parsing import Shape
+from pallas_kernels.benchmark.ops.matmul import MatmulShape
+
+
+def read_shapes(text):
+  return parsing.shapes(text, MatmulShape, example="m=1024,k=4096,n=12288")
+
+
+def read_tiles(text):
+  return parsing.tiles(text, MatmulConfig, example="block_m=64,block_n=64,block_k=32")
 
 
 def test_shape_is_read_in_any_order_and_printed_back():
-  (shape,) = parsing.shapes("n=12288, m=1024 ,k=4096")
-  assert shape == Shape(m=1024, k=4096, n=12288)
+  (shape,) = read_shapes("n=12288, m=1024 ,k=4096")
+  assert shape == MatmulShape(m=1024, k=4096, n=12288)
   assert str(shape) == "m=1024,k=4096,n=12288"
-  assert parsing.shapes(str(shape)) == (shape,)
+  assert read_shapes(str(shape)) == (shape,)
 
 
 def test_batch_is_part_of_a_shape():
-  (shape,) = parsing.shapes("m=8,k=16,n=32,batch=4")
+  (shape,) = read_shapes("m=8,k=16,n=32,batch=4")
   assert shape.batch == 4
-  assert parsing.shapes(str(shape)) == (shape,)
+  assert read_shapes(str(shape)) == (shape,)
 
 
 def test_sweep_includes_both_ends():
-  swept = parsing.shapes("m=1,k=1024:8192:1024,n=2")
+  swept = read_shapes("m=1,k=1024:8192:1024,n=2")
   assert [shape.k for shape in swept] == [1024 * i for i in range(1, 9)]
 
 
 def test_sweep_stops_before_an_end_that_no_step_meets():
-  assert [shape.m for shape in parsing.shapes("m=1:10:4,k=1,n=1")] == [1, 5, 9]
+  assert [shape.m for shape in read_shapes("m=1:10:4,k=1,n=1")] == [1, 5, 9]
 
 
 def test_sweep_of_one():
-  assert [shape.m for shape in parsing.shapes("m=7:7:3,k=1,n=1")] == [7]
+  assert [shape.m for shape in read_shapes("m=7:7:3,k=1,n=1")] == [7]
 
 
 def test_two_sweeps_give_every_combination_last_name_fastest():
-  swept = parsing.shapes("m=1:2:1,k=5,n=3:4:1")
+  swept = read_shapes("m=1:2:1,k=5,n=3:4:1")
   assert [(shape.m, shape.n) for shape in swept] == [(1, 3), (1, 4), (2, 3), (2, 4)]
 
 
 def test_size_zero_is_a_size():
-  assert parsing.shapes("m=0,k=0,n=0") == (Shape(m=0, k=0, n=0),)
+  assert read_shapes("m=0,k=0,n=0") == (MatmulShape(m=0, k=0, n=0),)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +72,7 @@ def test_size_zero_is_a_size():
 )
 def test_wrong_shape_is_named_with_its_text(text, words):
   with pytest.raises(UsageError) as error:
-    parsing.shapes(text)
+    read_shapes(text)
   assert str(error.value).startswith(f"--shape={text}: ")
   for word in words:
     assert word in str(error.value)
@@ -75,7 +83,7 @@ def test_tile_reads_every_field_of_the_config():
     "block_m=128,block_n=256,block_k=64,num_stages=4,group_m=16,accumulator=shared,"
     "num_warps=8,num_consumer_warpgroups=2,epilogue_block_n=32"
   )
-  assert parsing.tiles(text) == (
+  assert read_tiles(text) == (
     MatmulConfig(
       128,
       256,
@@ -99,11 +107,11 @@ def test_tile_reads_every_field_of_the_config():
   ],
 )
 def test_what_a_config_describes_is_read_back_as_the_same_config(config):
-  assert parsing.tiles(config.describe()) == (config,)
+  assert read_tiles(config.describe()) == (config,)
 
 
 def test_tile_sweeps():
-  swept = parsing.tiles("block_m=64:128:64,block_n=64,block_k=32,num_stages=1:3:1")
+  swept = read_tiles("block_m=64:128:64,block_n=64,block_k=32,num_stages=1:3:1")
   assert [(tile.block_m, tile.num_stages) for tile in swept] == [
     (64, 1),
     (64, 2),
@@ -115,7 +123,7 @@ def test_tile_sweeps():
 
 
 def test_none_is_the_value_of_a_field_left_to_its_default():
-  (tile,) = parsing.tiles("block_m=64,block_n=64,block_k=32,num_warps=none")
+  (tile,) = read_tiles("block_m=64,block_n=64,block_k=32,num_warps=none")
   assert tile.num_warps is None
 
 
@@ -134,7 +142,7 @@ def test_none_is_the_value_of_a_field_left_to_its_default():
 )
 def test_wrong_tile_is_named_with_its_text(text, words):
   with pytest.raises(UsageError) as error:
-    parsing.tiles(text)
+    read_tiles(text)
   assert str(error.value).startswith(f"--tile={text}: ")
   for word in words:
     assert word in str(error.value)

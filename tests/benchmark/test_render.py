@@ -162,3 +162,27 @@ def test_every_format_ends_in_one_newline(style):
   text = render(make_report(), style)
   assert text.endswith("\n")
   assert not text.endswith("\n\n")
+
+
+def test_group_lines_stand_above_their_rows():
+  block = rows.Block(
+    header=("tile", "us"),
+    cells=(("a", "1"), ("b", "2"), ("c", "3")),
+    numeric=frozenset({"us"}),
+    groups={0: "first: a long line", 2: "second"},
+  )
+  report = rows.Report(environment={}, rows=(), blocks=(block,))
+  lines = render(report, "table").splitlines()
+  assert lines[-7:] == [
+    "tile  us",
+    "----  --",
+    "first: a long line",
+    "a      1",
+    "b      2",
+    "second",
+    "c      3",
+  ]
+  cells = read_pipe_table(render(report, "markdown"))
+  assert [len(row) for row in cells] == [2] * 7
+  assert cells[2] == ("**first: a long line**", "")
+  assert cells[5] == ("**second**", "")

@@ -48,9 +48,9 @@ def test_an_interpreter_has_no_predicted_time():
 
 
 def test_explain_agrees_with_the_call_on_empty_sums():
-  with pytest.raises(NotImplementedError, match="NVIDIA GPUs only|TF32"):
+  with pytest.raises(NotImplementedError, match=r"NVIDIA GPUs only|TF32"):
     matmul(jnp.zeros((2, 0)), jnp.zeros((0, 3)), implementation="mosaic_gpu")
-  with pytest.raises(NotImplementedError, match="NVIDIA GPUs only|TF32"):
+  with pytest.raises(NotImplementedError, match=r"NVIDIA GPUs only|TF32"):
     explain(matmul, jnp.zeros((2, 0)), jnp.zeros((0, 3)), implementation="mosaic_gpu")
 
 

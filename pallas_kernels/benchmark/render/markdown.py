@@ -24,7 +24,13 @@ def _grid(block: rows.Block) -> list[str]:
     return f"| {' | '.join(_escape(cell) for cell in cells)} |"
 
   marks = ["---:" if name in block.numeric else "---" for name in block.header]
-  return [line(block.header), f"| {' | '.join(marks)} |", *(line(cells) for cells in block.cells)]
+  lines = [line(block.header), f"| {' | '.join(marks)} |"]
+  for number, cells in enumerate(block.cells):
+    if number in block.groups:
+      # a pipe table has no cell across columns: the line stands in the first
+      lines.append(f"| **{_escape(block.groups[number])}** {'| ' * len(block.header)}".rstrip())
+    lines.append(line(cells))
+  return lines
 
 
 def _escape(text: str) -> str:

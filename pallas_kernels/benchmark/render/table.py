@@ -36,4 +36,9 @@ def _grid(block: rows.Block) -> list[str]:
     ).rstrip()
 
   rule = _GAP.join("-" * width for width in widths)
-  return [line(block.header), rule, *(line(cells) for cells in block.cells)]
+  lines = [line(block.header), rule]
+  for number, cells in enumerate(block.cells):
+    if number in block.groups:
+      lines.append(block.groups[number])
+    lines.append(line(cells))
+  return lines

@@ -1,29 +1,27 @@
 """`--task=compare`: each tile on every profile, and the kernel itself run and checked.
 
-What fits, binds and costs is the planner's word on each profile. The check is
-of the tile and the problem, not of a profile: the kernel runs here, on the
-device that JAX has, once for each tile, and every row of that tile shows it. A
-measured time is that device's alone, so it stands in the row of its profile.
+What fits, binds and costs is the planner's word on each profile: of the kernel
+that runs, on the device that is here; elsewhere of the schedule that suits the
+profile. The check is of the tile and the problem, not of a profile: the kernel
+runs here, on the device that JAX has, once for each tile, and every row of that
+tile shows it. A measured time is that device's alone, so it stands in the row
+of its profile.
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import hw_profiles
-from hw_profiles import MatmulConfig
-from pallas_kernels.benchmark import commands, environment, jobs, kernels, planning
+from pallas_kernels.benchmark import cells, commands, environment, jobs, plans, runner
 from pallas_kernels.benchmark.flags import DEFAULT_PROFILES, Options
-from pallas_kernels.benchmark.operands import ALL, Part
-from pallas_kernels.benchmark.parsing import Shape
-from pallas_kernels.benchmark.rows import Block, Report, Row
-from pallas_kernels.benchmark.tiles import TileChoice, tiles_for
-
-# The part of C that stands for the rest where a tile is not run on all of it:
-# rows and columns of several tiles, the whole of K, where the errors add up.
-SLICE = Part(rows=128, columns=512)
+from pallas_kernels.benchmark.ops.op import Config
+from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, Row
+from pallas_kernels.benchmark.tiles import TileChoice, planned_best, tiles_for
+from pallas_kernels.benchmark.workload import Workload
 
 # Interpreted, the tile with the least work is run on the whole problem. The
-# others are too where that is quick, else on SLICE: at full size the default
-# tiles would take 10 minutes.
+# others are too where that is quick, else on the op's sample of it: at full
+# size the default tiles of a matmul would take 10 minutes.
 _QUICK_S = 5.0
 
 _RANKED_FIRST = "first of the planner's own candidates for that profile"
@@ -32,107 +30,111 @@ _MEASURED_ELSEWHERE = "measured_us is null: it was measured on a device of anoth
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-  """One problem with the tiles looked at, their plans and their jobs."""
+  """One workload with the tiles looked at, their jobs and their plans."""
 
-  kernel: str
-  shape: Shape
-  dtype: str
+  workload: Workload
   choices: tuple[TileChoice, ...]
-  plans: dict[tuple[MatmulConfig, str], hw_profiles.TilePlan]
-  jobs: dict[MatmulConfig, jobs.Job]
+  jobs: dict[Config, jobs.Job]
+  plans: dict[tuple[Config, str], hw_profiles.TilePlan]
+
+  def planned(self) -> Iterator[tuple[TileChoice, str, hw_profiles.TilePlan]]:
+    """Tile, profile and plan of every row."""
+    for choice in self.choices:
+      for profile in choice.profiles:
+        yield choice, profile, self.plans[choice.tile, profile]
+
+
+_Done = dict[Config, jobs.Outcome]
 
 
 def run(options: Options) -> Report:
   """Plans every tile on every profile, runs and checks every tile once."""
   jobs.refuse_measuring_without_gpu(options)
-  cases = [
-    _case(options, kernel, shape, dtype)
-    for kernel in options.kernels
-    for shape in options.shapes
-    for dtype in options.dtypes
-  ]
-  outcomes = _outcomes(options, cases)
+  cases = [_case(options, workload) for workload in options.workloads]
   rows: list[Row] = []
   blocks: list[Block] = []
-  for case in cases:
-    done = {tile: outcomes.get(id(job)) for tile, job in case.jobs.items()}
-    rows += _rows(options, case, done)
-    blocks += _blocks(case, done)
+  for case, done in zip(cases, _outcomes(options, cases), strict=True):
+    rows += [
+      _row(options, case.workload, choice, profile, plan, done.get(choice.tile))
+      for choice, profile, plan in case.planned()
+    ]
+    blocks += [_plan_block(case), _check_block(case, done)]
   return Report(
     environment=environment.describe(with_device=True), rows=tuple(rows), blocks=tuple(blocks)
   )
 
 
-def _case(options: Options, kernel: str, shape: Shape, dtype: str) -> _Case:
-  what = planning.problem(options, shape, dtype)
-  choices = tiles_for(options, what, options.profiles or DEFAULT_PROFILES)
-  plans = {
-    (choice.tile, profile): planning.plan(what, choice.tile, profile)
+def _case(options: Options, workload: Workload) -> _Case:
+  implementation = options.implementation or runner.default_implementation()
+  here = runner.device_profile()
+
+  def best(workload: Workload, profile: str) -> Config | None:
+    """Of the kernel that would run, where the device here is of that profile."""
+    if profile == here:
+      chosen = runner.select(workload, workload.shape, None, implementation)
+      if chosen.plan is not None:
+        return chosen.config
+    return planned_best(workload, profile)
+
+  choices = tiles_for(workload, options.profiles or DEFAULT_PROFILES, best=best)
+  by_tile = _jobs(workload, implementation, choices)
+  tile_plans = {
+    (choice.tile, profile): plans.plan(
+      workload, choice.tile, profile, running=by_tile[choice.tile].selection.plan
+    )
     for choice in choices
     for profile in choice.profiles
   }
-  return _Case(kernel, shape, dtype, choices, plans, _jobs(options, kernel, shape, dtype, choices))
+  return _Case(workload, choices, by_tile, tile_plans)
 
 
 def _jobs(
-  options: Options, kernel: str, shape: Shape, dtype: str, choices: tuple[TileChoice, ...]
-) -> dict[MatmulConfig, jobs.Job]:
+  workload: Workload, implementation: str | None, choices: tuple[TileChoice, ...]
+) -> dict[Config, jobs.Job]:
   """A job for each tile, the quickest first and what runs at full size last."""
-  interpreted = kernels.platform() != "gpu"
-  implementation = options.implementation or kernels.default_implementation()
+  interpreted = runner.platform() != "gpu"
+  shape = workload.shape
 
-  def full_s(tile: MatmulConfig) -> float:
-    return jobs.kernel_s(shape, dtype, tile, implementation or "") + jobs.reference_s(shape)
+  def full_s(tile: Config) -> float:
+    kernel_s = jobs.kernel_s(workload, shape, tile, implementation)
+    return kernel_s + jobs.reference_s(workload, shape)
 
   by_cost = sorted((choice.tile for choice in choices), key=full_s)
   made = {}
   for position, tile in enumerate(by_cost):
     whole = not interpreted or position == 0 or full_s(tile) < _QUICK_S
-    part = ALL if whole else SLICE
+    part = shape if whole else workload.sample()
     made[tile] = jobs.Job(
-      shape=shape,
-      dtype=dtype,
+      workload=workload,
       part=part,
       tile=tile,
-      label=f"{kernel} {planning.short(tile)}, {part.describe(shape)} of C",
-      choice=kernels.choose(options, part.of(shape), dtype, tile, implementation),
+      label=f"{workload.op.name} {cells.short_tile(tile)}, "
+      f"{workload.describe_part(part)} of the result",
+      selection=runner.select(workload, part, tile, implementation),
     )
-  order = sorted(by_cost, key=lambda tile: (made[tile].part == ALL, full_s(tile)))
+  order = sorted(by_cost, key=lambda tile: (made[tile].part == shape, full_s(tile)))
   return {tile: made[tile] for tile in order}
 
 
-def _outcomes(options: Options, cases: list[_Case]) -> dict[int, jobs.Outcome]:
-  """Outcomes by job identity; none where nothing is to be learned from a run."""
-  if options.check == "none" and kernels.platform() != "gpu":
-    return {}
-  queue = [job for case in cases for job in case.jobs.values()]
-  return {
-    id(job): outcome for job, outcome in zip(queue, jobs.execute(options, queue), strict=True)
-  }
-
-
-_Done = dict[MatmulConfig, jobs.Outcome | None]
-
-
-def _rows(options: Options, case: _Case, done: _Done) -> list[Row]:
-  return [
-    _row(options, case, choice, profile, done[choice.tile])
-    for choice in case.choices
-    for profile in choice.profiles
-  ]
+def _outcomes(options: Options, cases: list[_Case]) -> list[_Done]:
+  """Of each case, outcomes by tile; none where nothing is to be learned from a run."""
+  if options.check == "none" and runner.platform() != "gpu":
+    return [{} for _ in cases]
+  done = iter(jobs.execute(options, [job for case in cases for job in case.jobs.values()]))
+  return [{tile: next(done) for tile in case.jobs} for case in cases]
 
 
 def _row(
   options: Options,
-  case: _Case,
+  workload: Workload,
   choice: TileChoice,
   profile: str,
+  plan: hw_profiles.TilePlan,
   outcome: jobs.Outcome | None,
 ) -> Row:
-  plan = case.plans[choice.tile, profile]
-  fields = planning.fields(plan)
+  fields = plans.fields(workload, plan, choice.tile)
+  details = {"schedule": plan.schedule}
   notes = ((_RANKED_FIRST,) if profile in choice.best_on else ()) + plan.notes
-  details = {}
   if outcome is not None:
     ran = dict(outcome.fields)
     # the planner's reason says why it does not fit; a refusal is another matter
@@ -140,28 +142,26 @@ def _row(
     if refused is not None:
       notes += (f"not run: {refused}",)
     fields |= ran
-    details = dict(outcome.details)
+    details |= outcome.details
     if outcome.measured_us is not None:
-      if profile == kernels.device_profile():
+      if profile == runner.device_profile():
         fields["measured_us"] = outcome.measured_us
         details |= outcome.timing
       else:
         notes += (_MEASURED_ELSEWHERE,)
-    elif kernels.platform() != "gpu":
+    elif runner.platform() != "gpu":
       notes += (jobs.NOT_MEASURED,)
     notes += outcome.notes
   return Row(
-    kernel=case.kernel,
-    shape=str(case.shape),
-    dtype=case.dtype,
+    kernel=workload.op.name,
+    shape=str(workload.shape),
+    dtype=workload.dtype,
     **fields,
     notes=notes,
     details=details,
     arguments=commands.rerun(
       options,
-      kernel=case.kernel,
-      shape=case.shape,
-      dtype=case.dtype,
+      workload,
       tile=choice.tile,
       profile=profile,
       implementation=options.implementation,
@@ -169,117 +169,103 @@ def _row(
   )
 
 
-def _blocks(case: _Case, done: _Done) -> list[Block]:
-  title = f"{case.kernel} {case.shape} {case.dtype}"
-  return [
-    _plan_block(case, title),
-    _buffer_block(case, "What fills up: KiB needed / available"),
-    _check_block(case, done, "The kernel itself, run here and compared with float64"),
-  ]
-
-
-def _plan_block(case: _Case, title: str) -> Block:
+def _plan_block(case: _Case) -> Block:
+  """A line for each profile, below a line for each tile with what is the same on all."""
   header = (
-    "tile",
     "profile",
+    "schedule",
     "fits",
     "binding",
-    "set KiB",
-    "traffic MiB",
-    "FLOP/B",
     "resident",
     "predicted us",
     "bound",
+    "on chip, KiB needed/available",
   )
-  cells, reasons = [], []
-  for choice in case.choices:
-    for profile in choice.profiles:
-      plan = case.plans[choice.tile, profile]
-      best = " *" if profile in choice.best_on else ""
-      cells.append(
-        (
-          planning.short(choice.tile),
-          profile + best,
-          planning.yes_no(plan.fits),
-          planning.names(plan.binding),
-          planning.kib(plan.traffic.working_set_bytes),
-          planning.mib(plan.traffic.total_bytes * plan.problem.batch),
-          planning.number(plan.traffic.intensity),
-          str(plan.resident_blocks),
-          planning.number(plan.predicted_us),
-          plan.bound or "-",
-        )
+  table: list[tuple[str, ...]] = []
+  reasons: list[str] = []
+  groups: dict[int, str] = {}
+  for choice, profile, plan in case.planned():
+    if profile == choice.profiles[0]:
+      traffic = plan.traffic
+      groups[len(table)] = (
+        f"{cells.short_tile(choice.tile)}: working set "
+        f"{cells.kib(traffic.working_set_bytes)} KiB, traffic "
+        f"{cells.mib(case.workload.op.traffic_bytes(plan))} MiB, "
+        f"{cells.number(traffic.intensity)} FLOP/B"
       )
-      if plan.reason:
-        reasons.append(f"does not fit: {plan.reason}")
+    best = " *" if profile in choice.best_on else ""
+    table.append(
+      (
+        f"  {profile}{best}",
+        plan.schedule,
+        cells.yes_no(plan.fits),
+        cells.names(plan.binding),
+        str(plan.resident_blocks),
+        cells.number(plan.predicted_us),
+        plan.bound or "-",
+        plans.fill(plan),
+      )
+    )
+    if plan.reason:
+      reasons.append(f"{cells.short_tile(choice.tile)} does not fit: {plan.reason}")
   lines = [
-    f"{planning.SHORT_LEGEND}; set: operand tiles and accumulator of one program; "
-    "predicted: an estimate",
+    f"{cells.tile_legend(case.workload.op.config_class)}; working set: operand tiles and "
+    "accumulator of one program, wherever they live; predicted: an estimate",
   ]
   if any(choice.best_on for choice in case.choices):
-    lines.append(f"* {_RANKED_FIRST}")
+    lines.append(f"* {_RANKED_FIRST}; of predictions too close to tell apart, the fewest bytes")
   return Block(
-    title=title,
+    title=case.workload.name,
     header=header,
-    cells=tuple(cells),
-    numeric=frozenset({"set KiB", "traffic MiB", "FLOP/B", "resident", "predicted us"}),
+    cells=tuple(table),
+    numeric=frozenset({"resident", "predicted us"}),
+    groups=groups,
     lines=(*lines, *reasons),
   )
 
 
-def _buffer_block(case: _Case, title: str) -> Block:
-  return Block(
-    title=title,
-    header=("tile", "profile", "buffers"),
-    cells=tuple(
-      (planning.short(choice.tile), profile, planning.fill(case.plans[choice.tile, profile]))
-      for choice in case.choices
-      for profile in choice.profiles
-    ),
-  )
-
-
-def _check_block(case: _Case, done: _Done, title: str) -> Block:
+def _check_block(case: _Case, done: _Done) -> Block:
   header = (
     "tile",
     "implementation",
-    "part of C",
+    "part of the result",
     "check",
     "error/bound",
     "max ULP",
     "relative error",
     "measured us",
   )
-  cells = []
+  table: list[tuple[str, ...]] = []
   lines = [
-    planning.CHECK_LEGEND,
+    cells.CHECK_LEGEND,
     "measured us: a device timer's median; - where there is no GPU, since an interpreter's time "
     "is not the kernel's",
   ]
   for choice in case.choices:
-    outcome = done[choice.tile]
+    outcome = done.get(choice.tile)
     fields = {} if outcome is None else outcome.fields
     details = {} if outcome is None else outcome.details
-    cells.append(
+    tile = cells.short_tile(choice.tile)
+    table.append(
       (
-        planning.short(choice.tile),
+        tile,
         fields.get("implementation") or "-",
         fields.get("checked") or "-",
-        fields.get("check", "not run"),
-        planning.number(details.get("worst_bound_fraction"), 2),
-        planning.ulps(fields.get("max_ulp")),
-        planning.scientific(fields.get("relative_error")),
-        planning.number(None if outcome is None else outcome.measured_us),
+        fields.get("check", NOT_RUN),
+        cells.number(details.get("worst_bound_fraction"), 2),
+        cells.ulps(fields.get("max_ulp")),
+        cells.scientific(fields.get("relative_error")),
+        cells.number(None if outcome is None else outcome.measured_us),
       )
     )
     if outcome is not None:
       if "reason" in fields:
-        lines.append(f"{planning.short(choice.tile)} not run: {fields['reason']}")
-      lines += [f"{planning.short(choice.tile)}: {note}" for note in outcome.notes]
+        lines.append(f"{tile} not run: {fields['reason']}")
+      lines += [f"{tile}: {note}" for note in outcome.notes]
   return Block(
-    title=title,
+    title="The kernel itself, run here and compared with float64",
     header=header,
-    cells=tuple(cells),
+    cells=tuple(table),
     numeric=frozenset(header[4:]),
     lines=tuple(lines),
   )

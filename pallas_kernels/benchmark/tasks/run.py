@@ -4,49 +4,60 @@ import dataclasses
 from typing import Any
 
 import hw_profiles
-from hw_profiles import MatmulConfig
-from pallas_kernels.benchmark import commands, environment, jobs, kernels, peers, planning
+from pallas_kernels.benchmark import cells, commands, environment, jobs, plans, runner
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import Options
-from pallas_kernels.benchmark.operands import ALL
-from pallas_kernels.benchmark.parsing import Shape
+from pallas_kernels.benchmark.ops.op import Config
 from pallas_kernels.benchmark.rows import Block, Report, Row
+from pallas_kernels.benchmark.workload import Workload
 
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-  """One row to be: a problem, what runs on it, and the plan where there is a profile."""
+  """One row to be: what runs, and the plan where there is a profile."""
 
-  kernel: str
   job: jobs.Job
   plan: hw_profiles.TilePlan | None
 
+  @property
+  def tile(self) -> Config | None:
+    """The tile of the row."""
+    return self.job.tile or self.job.selection.config
+
 
 def run(options: Options) -> Report:
-  """Runs every kernel, shape, dtype and tile, and each peer once a problem.
+  """Runs every workload with every tile, and each peer once a workload.
+
+  A tile that its kernel refuses has a row that says why.
 
   Raises:
-    UsageError: nothing that was asked for could run.
+    UsageError: nothing that was asked for could run, with any tile.
   """
   jobs.refuse_measuring_without_gpu(options)
   profile = _profile(options)
   cases: list[_Case] = []
-  for kernel in options.kernels:
-    for shape in options.shapes:
-      for dtype in options.dtypes:
-        cases += [
-          _kernel_case(options, kernel, shape, dtype, tile, profile)
-          for tile in options.tiles or (None,)
-        ]
-        cases += [_peer_case(kernel, shape, dtype, peer) for peer in options.peers]
-  refusals = [case.job.choice.reason for case in cases if case.job.peer is None]
-  if all(refusals):
-    raise UsageError(f"nothing to run: {refusals[0]}")
+  for workload in options.workloads:
+    cases += [_kernel_case(options, workload, tile, profile) for tile in workload.tiles or (None,)]
+    cases += [_peer_case(workload, peer) for peer in options.peers if peer in workload.op.peers]
+  _refuse_if_nothing_runs(options, [case.job for case in cases if case.job.peer is None])
   outcomes = jobs.execute(options, [case.job for case in cases])
   rows = tuple(_row(options, case, outcome) for case, outcome in zip(cases, outcomes, strict=True))
   return Report(
     environment=environment.describe(with_device=True), rows=rows, blocks=(_block(rows),)
   )
+
+
+def _refuse_if_nothing_runs(options: Options, kernels: list[jobs.Job]) -> None:
+  """Raises UsageError where every kernel is refused, and not for its tile."""
+  if any(job.selection.reason is None for job in kernels):
+    return
+  implementation = options.implementation or runner.default_implementation()
+  for job in kernels:
+    workload = job.workload
+    untiled = runner.select(workload, workload.shape, None, implementation)
+    if job.tile is not None and untiled.reason is None:
+      return
+  raise UsageError(f"nothing to run: {kernels[0].selection.reason}")
 
 
 def _profile(options: Options) -> str | None:
@@ -58,80 +69,74 @@ def _profile(options: Options) -> str | None:
         "expected one profile"
       )
     return options.profiles[0]
-  return kernels.device_profile()
+  return runner.device_profile()
 
 
 def _kernel_case(
-  options: Options,
-  kernel: str,
-  shape: Shape,
-  dtype: str,
-  tile: MatmulConfig | None,
-  profile: str | None,
+  options: Options, workload: Workload, tile: Config | None, profile: str | None
 ) -> _Case:
-  implementation = options.implementation or kernels.default_implementation()
-  choice = kernels.choose(options, shape, dtype, tile, implementation)
-  config = tile or choice.config
+  implementation = options.implementation or runner.default_implementation()
+  selection = runner.select(workload, workload.shape, tile, implementation)
+  config = tile or selection.config
   job = jobs.Job(
-    shape=shape,
-    dtype=dtype,
-    part=ALL,
+    workload=workload,
+    part=workload.shape,
     tile=tile,
-    label=f"{kernel} {shape} {dtype}, {'-' if config is None else planning.short(config)}",
-    choice=choice,
+    label=f"{workload.name}, {'-' if config is None else cells.short_tile(config)}",
+    selection=selection,
   )
   plan = None
   if config is not None and profile is not None:
-    plan = planning.plan(planning.problem(options, shape, dtype), config, profile)
-  return _Case(kernel, job, plan)
+    plan = plans.plan(workload, config, profile, running=selection.plan)
+  return _Case(job, plan)
 
 
-def _peer_case(kernel: str, shape: Shape, dtype: str, peer: str) -> _Case:
+def _peer_case(workload: Workload, peer: str) -> _Case:
+  # no implementation of ours has such a name
+  selection = runner.Selection(implementation=f"peer:{peer}")
   job = jobs.Job(
-    shape=shape,
-    dtype=dtype,
-    part=ALL,
+    workload=workload,
+    part=workload.shape,
     tile=None,
-    label=f"{kernel} {shape} {dtype}, peer {peer}",
-    choice=kernels.Choice(implementation=peers.row_name(peer), config=None, reason=None),
+    label=f"{workload.name}, peer {peer}",
+    selection=selection,
     peer=peer,
   )
-  return _Case(kernel, job, None)
+  return _Case(job, None)
 
 
 def _row(options: Options, case: _Case, outcome: jobs.Outcome) -> Row:
-  job = case.job
-  config = job.tile or job.choice.config
-  fields: dict[str, Any] = {"tile": None if config is None else config.describe()}
+  job, workload = case.job, case.job.workload
+  fields: dict[str, Any] = {"tile": None if case.tile is None else case.tile.describe()}
+  details: dict[str, Any] = {}
   notes: tuple[str, ...] = ()
-  if case.plan is not None:
-    fields |= planning.fields(case.plan)
+  if case.plan is not None and case.tile is not None:
+    fields |= plans.fields(workload, case.plan, case.tile)
+    details["schedule"] = case.plan.schedule
     notes += case.plan.notes
   ran = dict(outcome.fields)
   if (refused := ran.pop("reason", None)) is not None:
     # where the plan has a reason of its own, both are told
     notes += (f"not run: {refused}",)
-    fields.setdefault("reason", refused)
-  elif kernels.platform() != "gpu":
+    fields["reason"] = fields.get("reason") or refused
+  elif runner.platform() != "gpu":
     notes += (jobs.NOT_MEASURED,)
   return Row(
-    kernel=case.kernel,
-    shape=str(job.shape),
-    dtype=job.dtype,
+    kernel=workload.op.name,
+    shape=str(workload.shape),
+    dtype=workload.dtype,
     **(fields | ran),
     notes=notes + outcome.notes,
     arguments=commands.rerun(
       options,
-      kernel=case.kernel,
-      shape=job.shape,
-      dtype=job.dtype,
+      workload,
       tile=job.tile,
       profile=None if case.plan is None else case.plan.profile,
       implementation=options.implementation,
       peer=job.peer,
     ),
     measured_us=outcome.measured_us,
-    details=outcome.details | outcome.timing,
+    details=details | outcome.details | outcome.timing,
   )
 
 
@@ -146,31 +151,35 @@ def _block(rows: tuple[Row, ...]) -> Block:
     "relative error",
     "measured us",
     "TFLOP/s",
+    "GB/s",
     "predicted us",
   )
-  cells = tuple(
+  table = tuple(
     (
       f"{row.kernel} {row.shape} {row.dtype}",
       row.implementation or "-",
       "-" if row.tile is None else row.tile,
       row.check,
-      planning.number(row.details.get("worst_bound_fraction"), 2),
-      planning.ulps(row.max_ulp),
-      planning.scientific(row.relative_error),
-      planning.number(row.measured_us),
-      planning.number(row.details.get("measured_tflop_per_s")),
-      planning.number(row.predicted_us),
+      cells.number(row.details.get("worst_bound_fraction"), 2),
+      cells.ulps(row.max_ulp),
+      cells.scientific(row.relative_error),
+      cells.number(row.measured_us),
+      cells.number(row.details.get("measured_tflop_per_s")),
+      cells.number(row.details.get("measured_once_through_gbyte_per_s"), 0),
+      cells.number(row.predicted_us),
     )
     for row in rows
   )
+  lines = [cells.CHECK_LEGEND]
+  if any(row.measured_us is not None for row in rows):
+    lines.append("GB/s: operands read once and the result written once, in the measured time")
   # a note that many rows share is said once
-  lines = list(dict.fromkeys(note for row in rows for note in row.notes))
-  lines.append(planning.CHECK_LEGEND)
+  lines += dict.fromkeys(note for row in rows for note in row.notes)
   lines += [f"again: {row.arguments}" for row in rows]
   return Block(
     title="run",
     header=header,
-    cells=cells,
+    cells=table,
     numeric=frozenset(header[4:]),
     lines=tuple(lines),
   )

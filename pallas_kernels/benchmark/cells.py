@@ -1,0 +1,83 @@
+"""Numbers and tiles as text for people."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+KIB = 1024
+MIB = 1024 * 1024
+
+CHECK_LEGEND = (
+  "error/bound: the largest error as a share of its element's bound, at most 1 to pass; max ULP "
+  "counts in units of the exact value's last place, and is large where a sum cancels to little"
+)
+
+
+def _size_fields(config_class: Any) -> tuple[list[str], bool]:
+  """The block sizes of a config, and whether it has stages."""
+  names = [field.name for field in dataclasses.fields(config_class)]
+  return [name for name in names if name.startswith("block_")], "num_stages" in names
+
+
+def short_tile(tile: Any) -> str:
+  """Block sizes / stages, and the other fields that are not default, of any op's config."""
+  blocks, staged = _size_fields(tile)
+  sizes = "x".join(str(getattr(tile, name)) for name in blocks)
+  if staged:
+    sizes += f"/{tile.num_stages}"
+  rest = [
+    part
+    for part in tile.describe().split(",")
+    if part.partition("=")[0] not in (*blocks, "num_stages")
+  ]
+  return " ".join([sizes, *rest])
+
+
+def tile_legend(config_class: Any) -> str:
+  """What the numbers of `short_tile` are."""
+  blocks, staged = _size_fields(config_class)
+  return f"tile: {' x '.join(blocks)}{' / num_stages' if staged else ''}"
+
+
+def kib(size_bytes: int) -> str:
+  """Bytes in KiB, a decimal only where there is one, two digits below 1."""
+  value = size_bytes / KIB
+  return f"{value:.1f}".removesuffix(".0") if value >= 1 else f"{value:.2g}"
+
+
+def mib(size_bytes: int) -> str:
+  """Bytes in MiB, whole ones from 10 on, three digits below."""
+  value = size_bytes / MIB
+  return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+  """A number for a person, or a dash."""
+  return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def ulps(value: float | None) -> str:
+  """A distance in last places for a person, short where it is enormous, or a dash."""
+  if value is None:
+    return "-"
+  return f"{value:.2f}" if value < 1000 else f"{value:.1e}"
+
+
+def scientific(value: float | None) -> str:
+  """A small number for a person, or a dash."""
+  return "-" if value is None else f"{value:.1e}"
+
+
+def yes_no(value: bool | None) -> str:
+  """yes, no, or a dash."""
+  return "-" if value is None else ("yes" if value else "no")
+
+
+def names(values: Sequence[str] | None) -> str:
+  """A list of names, or a dash."""
+  return ", ".join(values) if values else "-"
+
+
+def pairs(values: Mapping[str, float], unit: int = 1) -> str:
+  """`name number` of each, in units of `unit`."""
+  return ", ".join(f"{name} {value / unit:,.1f}" for name, value in values.items()) or "none"

@@ -1,0 +1,75 @@
+"""The device that JAX has here: what would run on it, and running it."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+import hw_profiles
+from pallas_kernels import device
+from pallas_kernels.benchmark.ops.op import Config, Function, Operands, Shape
+from pallas_kernels.benchmark.workload import Workload
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+  """What would run, or why nothing would.
+
+  Attributes:
+    implementation: The name; None where it is refused.
+    config: The tile that runs; None where the implementation takes none.
+    plan: The planner's view of that kernel on the device here; None where it
+      has no profile, or nothing compiles for it.
+    reason: Why it is refused.
+    notes: What else happens, for example a padding copy.
+  """
+
+  implementation: str | None
+  config: Config | None = None
+  plan: hw_profiles.TilePlan | None = None
+  reason: str | None = None
+  notes: tuple[str, ...] = ()
+
+
+def platform() -> str:
+  """Where JAX runs here: "cpu" or "gpu"."""
+  return device.target_device().platform
+
+
+def device_profile() -> str | None:
+  """Name of the hardware profile of the device that JAX uses; None where there is none."""
+  found = hw_profiles.profile_for_device_kind(device.target_device().kind)
+  return None if found is None else found.name
+
+
+def default_implementation() -> str | None:
+  """None, that is dispatch's choice, on a GPU; "interpret" elsewhere.
+
+  Left to itself dispatch takes XLA where no kernel compiles, which would check
+  XLA and not the kernel.
+  """
+  return None if platform() == "gpu" else "interpret"
+
+
+def select(
+  workload: Workload, part: Shape, config: Config | None, implementation: str | None
+) -> Selection:
+  """Which implementation and tile would run on a part of the problem, without running it."""
+  try:
+    explanation = workload.op.explain(
+      part, workload.dtype, workload.options, config=config, implementation=implementation
+    )
+  except (ValueError, NotImplementedError) as error:
+    return Selection(implementation=None, reason=str(error))
+  return Selection(
+    implementation=explanation.implementation,
+    config=explanation.config,
+    plan=explanation.plan if part == workload.shape else None,
+    notes=explanation.notes,
+  )
+
+
+def result(function: Function, operands: Operands) -> Any:
+  """The result on the host, an array or a tuple of them."""
+  return jax.tree.map(np.asarray, jax.block_until_ready(jax.jit(function)(*operands)))

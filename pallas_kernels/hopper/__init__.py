@@ -1,0 +1,6 @@
+"""Building blocks of the Hopper kernels: what any TMA-and-wgmma kernel needs.
+
+tma      how matrices lie in shared memory, what global arrays must be
+ring     stages between a memory warpgroup and its consumers
+store    the way of a result block out, through staging slots
+"""
