@@ -1,9 +1,15 @@
-"""SiLU in float64, and how far a float32 evaluation of it may be off."""
+"""The activations in float64, and how far a float32 evaluation of one may be off."""
+
+from typing import Literal, assert_never, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from reference.formats import Float64Array, to_float64
+
+# The one list of names. A new one needs a case in `activate` and in `Bounded.activate`; mypy
+# reports a missing one.
+Activation = Literal["silu"]
 
 # max |silu'|, reached at x = 2.39936, is 1.0998393201...; here rounded up. silu' runs from
 # -0.0998393... through 0 to the maximum and back to 1, so this is its Lipschitz constant.
@@ -24,6 +30,27 @@ SILU_FLOAT32_UNITS_PER_X = 1.25
 SILU_FLOAT32_FLOOR = 88 * 2.0**-126
 
 _U32 = 2.0**-24
+
+
+def check_activation(activation: object) -> None:
+  """Raises ValueError unless `activation` is None or the name of an activation."""
+  names = get_args(Activation)
+  if activation is not None and activation not in names:
+    expected = " or ".join(["None", *map(repr, names)])
+    raise ValueError(f"activation={activation!r}: expected {expected}")
+
+
+def activate(x: npt.ArrayLike, activation: Activation | None) -> Float64Array:
+  """The activation of that name in float64; None is the identity.
+
+  Raises:
+    ValueError: `x` is not exact in float64.
+  """
+  if activation is None:
+    return to_float64(x)
+  if activation == "silu":
+    return silu(x)
+  assert_never(activation)
 
 
 def silu(x: npt.ArrayLike) -> Float64Array:

@@ -9,22 +9,14 @@ Two paths, and what each is for:
   bit.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reference.activations import silu
+from reference.activations import Activation, activate, check_activation
 from reference.formats import Float64Array, float_format, to_float64
 from reference.rounding import round_to
-
-Activation = Literal["silu"]
-
-
-def check_activation(activation: object) -> None:
-  """Raises ValueError unless `activation` is None or "silu"."""
-  if activation not in (None, "silu"):
-    raise ValueError(f"activation={activation!r}: expected None or 'silu'")
 
 
 def result_shape(
@@ -101,8 +93,7 @@ def matmul_exact(
     ValueError: a shape, a dtype or the activation is wrong.
   """
   check_activation(activation)
-  total = _linear(a, b, bias)
-  return total if activation is None else silu(total)
+  return activate(_linear(a, b, bias), activation)
 
 
 def matmul(
@@ -157,5 +148,5 @@ def matmul(
     stored = out_dtype if intermediate_dtype is None else intermediate_dtype
     if stored is not None:
       total = round_to(total, stored).astype(np.float64)
-    total = silu(total)
+    total = activate(total, activation)
   return total if out_dtype is None else round_to(total, out_dtype)

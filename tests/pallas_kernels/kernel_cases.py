@@ -1,4 +1,4 @@
-"""Operands, and how each implementation adds up: what `reference` bounds its error with."""
+"""Operands, and results held against the bound that `reference` derives."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import reference
+from pallas_kernels import dispatch
 
 # Where a test is about an implementation, not about numbers: each that runs here.
 EVERY = (
@@ -13,14 +14,11 @@ EVERY = (
   if jax.default_backend() == "cpu"
   else [pytest.param(name, marks=pytest.mark.gpu) for name in ("xla", "triton", "mosaic_gpu")]
 )
-ACCUMULATES = {
-  # XLA on a GPU is cuBLAS, on tensor cores
-  "xla": "tensor_core" if jax.default_backend() == "gpu" else "ieee",
-  "interpret": "ieee",
-  "mosaic_gpu_interpret": "ieee",
-  "triton": "tensor_core",
-  "mosaic_gpu": "tensor_core",
-}
+
+
+def accumulates(implementation: str, dtype: str = "bfloat16") -> str:
+  """How an implementation adds up on this machine."""
+  return dispatch.accumulation(implementation, dtype, jax.default_backend())
 
 
 def normal(rng: np.random.Generator, *shape: int, dtype: str = "bfloat16") -> jax.Array:
@@ -38,6 +36,6 @@ def assert_inside_bound(
     np.asarray(b),
     bias=None if bias is None else np.asarray(bias),
     out_dtype=actual.dtype,
-    accumulate=ACCUMULATES[implementation],
+    accumulate=accumulates(implementation, a.dtype.name),
     **options,
   )
