@@ -29,23 +29,6 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelError:
-  """How far predicted times were from measured ones on this device.
-
-  Attributes:
-    median_absolute_relative_error: Median of |predicted - measured| / measured.
-    largest_absolute_relative_error: The worst row.
-    row_count: Measured rows compared.
-    source: Which rows, from where, and with which stand-ins.
-  """
-
-  median_absolute_relative_error: float
-  largest_absolute_relative_error: float
-  row_count: int
-  source: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Profile:
   """What both vendors' profiles have.
 
@@ -54,7 +37,6 @@ class Profile:
     title: The device as people call it.
     aliases: Other names `get_profile` takes.
     sources: Field name (or "field.dtype") to `Source`.
-    model_error: What the time model was checked against; None: never checked.
   """
 
   vendor: ClassVar[str]
@@ -63,7 +45,6 @@ class Profile:
   title: str
   aliases: tuple[str, ...]
   sources: FrozenMap[str, Source] = dataclasses.field(repr=False, compare=False)
-  model_error: ModelError | None = dataclasses.field(repr=False, compare=False)
 
   def source(self, field: str) -> Source:
     """Where the number in `field` comes from.

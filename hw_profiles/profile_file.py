@@ -1,9 +1,9 @@
 """Reads a profile's data file, and refuses one that is malformed.
 
 A file is an object of `name`, `title`, `vendor`, `aliases`, for NVIDIA
-`device_kinds`, optionally `model_error`, and `facts`: one entry for each field
-of the profile class, `{"value", "source", "confidence"[, "note"]}`, or one such
-entry a dtype where the field is a mapping.
+`device_kinds`, and `facts`: one entry for each field of the profile class,
+`{"value", "source", "confidence"[, "note"]}`, or one such entry a dtype where
+the field is a mapping.
 """
 
 import dataclasses
@@ -13,14 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from hw_profiles.frozen_map import FrozenMap
-from hw_profiles.profile import (
-  Confidence,
-  GpuProfile,
-  ModelError,
-  NpuProfile,
-  Profile,
-  Source,
-)
+from hw_profiles.profile import Confidence, GpuProfile, NpuProfile, Profile, Source
 
 _CLASSES: Mapping[str, type[GpuProfile] | type[NpuProfile]] = {
   "nvidia": GpuProfile,
@@ -69,12 +62,11 @@ class _Reader:
     if document["vendor"] not in _CLASSES:
       self._fail("vendor", f"{document['vendor']!r}: expected one of {', '.join(_CLASSES)}")
     profile_class = _CLASSES[document["vendor"]]
-    known = {*_HEADER, "model_error"}
+    known = {*_HEADER}
     values: dict[str, Any] = {
       "name": self._text(document["name"], "name"),
       "title": self._text(document["title"], "title"),
       "aliases": self._texts(document["aliases"], "aliases"),
-      "model_error": self._model_error(document.get("model_error")),
     }
     if profile_class is GpuProfile:
       known.add("device_kinds")
@@ -94,14 +86,6 @@ class _Reader:
     if not isinstance(value, list):
       self._fail(field, f"{value!r}: expected a list of strings")
     return tuple(self._text(item, field) for item in value)
-
-  def _model_error(self, value: Any) -> ModelError | None:
-    if value is None:
-      return None
-    names = {field.name for field in dataclasses.fields(ModelError)}
-    if not isinstance(value, dict) or set(value) != names:
-      self._fail("model_error", f"{value!r}: expected null or {', '.join(sorted(names))}")
-    return ModelError(**value)
 
   def _facts(
     self, facts: Any, profile_class: type[Profile]

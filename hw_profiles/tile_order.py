@@ -30,12 +30,14 @@ def grouped_tile(linear: Any, *, tiles_m: int, tiles_n: int, group_m: int) -> tu
   Returns:
     (tile row, tile column).
   """
+  # a band no higher than the grid: the same walk, and no overflow of 32 bits
+  group_m = min(group_m, tiles_m)
   band_tiles = group_m * tiles_n
   band = linear // band_tiles
   within = linear - band * band_tiles
   first_row = band * group_m
   rows_left = tiles_m - first_row
-  # min(group_m, rows_left), written so that traced integers take it too
-  height = group_m + (rows_left - group_m) * (rows_left < group_m)
+  # the last band may be lower; a traced integer has `clip`, which `min` does not take
+  height = min(group_m, rows_left) if isinstance(rows_left, int) else rows_left.clip(max=group_m)
   column = within // height
   return first_row + within - column * height, column

@@ -11,7 +11,7 @@ ACTIVATIONS = ("silu",)
 
 
 def silu(x: jax.Array) -> jax.Array:
-  """silu(x) = x / (1 + exp(-x)), float32.
+  """silu(x) = x / (1 + exp(-x)).
 
   Computed from h = exp(-|x|/2), which cannot overflow: x/(1 + h²) for x >= 0,
   x·h·h/(1 + h²) for x < 0. The textbook form loses the tail: exp(-x) overflows
@@ -19,32 +19,38 @@ def silu(x: jax.Array) -> jax.Array:
   normal float32. silu(-inf) = 0 (as -0.0), silu(+inf) = +inf, NaN stays NaN.
 
   Args:
-    x: float32, any shape.
+    x: float32 (float64 in the XLA implementation), any shape.
 
   Returns:
-    float32, the shape of x.
+    The dtype and shape of x.
   """
-  # below -200 silu is under 1e-84, far under the smallest float32, and the
-  # clamp keeps -inf · 0 from making a NaN; NaN fails the comparison and stays
-  x = jnp.where(x < -200.0, jnp.float32(-200.0), x)
-  h = jnp.exp(jnp.abs(x) * jnp.float32(-0.5))
+  x = jnp.where(x < -_saturation(x), -_saturation(x), x)
+  h = jnp.exp(jnp.abs(x) * -0.5)
   numerator = jnp.where(x < 0.0, x * h * h, x)
-  return numerator / (jnp.float32(1.0) + h * h)
+  return numerator / (1.0 + h * h)
+
+
+def _saturation(x: jax.Array) -> float:
+  """Where |silu(-x)| is far under the smallest number of x's dtype.
+
+  silu(-200) is 1e-85, silu(-2000) 1e-866. Clamping there keeps -inf·0 from
+  making a NaN; a NaN fails the comparison and stays.
+  """
+  return 2000.0 if x.dtype == jnp.float64 else 200.0
 
 
 def silu_grad(x: jax.Array) -> jax.Array:
-  """d silu/dx = s·(1 + x·(1 - s)), s = 1/(1 + exp(-x)); float32.
+  """d silu/dx = s·(1 + x·(1 - s)), s = 1/(1 + exp(-x)); in the dtype of x.
 
   Computed from h = exp(-|x|/2) as `silu` is, so that the tail keeps its value:
   s = h²/(1 + h²) for x < 0, 1/(1 + h²) for x >= 0. The limits are 0 at -inf and
   1 at +inf; NaN stays NaN.
   """
-  x = jnp.where(x < -200.0, jnp.float32(-200.0), x)
-  x = jnp.where(x > 200.0, jnp.float32(200.0), x)
-  h = jnp.exp(jnp.abs(x) * jnp.float32(-0.5))
-  t = jnp.float32(1.0) / (jnp.float32(1.0) + h * h)
-  negative = h * (h * (jnp.float32(1.0) + x * t)) * t
-  positive = t * (jnp.float32(1.0) + x * h * h * t)
+  x = jnp.clip(x, -_saturation(x), _saturation(x))
+  h = jnp.exp(jnp.abs(x) * -0.5)
+  t = 1.0 / (1.0 + h * h)
+  negative = h * (h * (1.0 + x * t)) * t
+  positive = t * (1.0 + x * h * h * t)
   return jnp.where(x < 0.0, negative, positive)
 
 

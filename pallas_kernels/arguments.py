@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from pallas_kernels import names
@@ -35,11 +36,26 @@ def check_implementation(value: object) -> None:
   check_choice("implementation", value, names.IMPLEMENTATIONS)
 
 
-def as_array(value: Any) -> Any:
-  """A NumPy array as a JAX array; anything else, an array or not, as it is."""
-  if hasattr(value, "__array__") and not isinstance(value, jax.Array):
-    return jnp.asarray(value)
-  return value
+def as_array(name: str, value: Any) -> Any:
+  """A NumPy array as a JAX array; anything else, an array or not, as it is.
+
+  Raises:
+    ValueError: a NumPy array that JAX has no equal of (a masked one, a foreign
+      byte order, elements that are no floating-point numbers).
+  """
+  if not hasattr(value, "__array__") or isinstance(value, jax.Array):
+    return value
+  array = np.asarray(value)
+  if isinstance(value, np.ma.MaskedArray):
+    raise ValueError(f"{name} is a masked array: expected a plain one; {name}.filled(0) makes one")
+  if not array.dtype.isnative:
+    raise ValueError(
+      f"{name} has the byte order of another machine ({array.dtype.str}): expected the native "
+      f"one; {name}.astype({array.dtype.newbyteorder('=').name!r}) makes it"
+    )
+  if array.ndim:
+    check_float(name, array)
+  return jnp.asarray(array)
 
 
 def check_array(name: str, array: Any, *, min_ndim: int) -> None:
@@ -57,7 +73,7 @@ def check_array(name: str, array: Any, *, min_ndim: int) -> None:
 
 def check_float(name: str, array: Any) -> None:
   """Raise ValueError unless the elements of `array` are of a floating-point dtype ops take."""
-  dtype = jnp.dtype(array.dtype).name
+  dtype = getattr(array.dtype, "name", str(array.dtype))
   if dtype not in FLOAT_DTYPES:
     raise ValueError(f"{name} is {dtype}: expected one of {', '.join(FLOAT_DTYPES)}")
 
@@ -84,14 +100,24 @@ def precision(value: Any, dtype: jnp.dtype) -> Any:
   """A `jax.lax.PrecisionLike` as `lax.dot_general` takes it.
 
   None is full accuracy: `Precision.HIGHEST` for float32 and float64 operands,
-  never TF32. Operands of 16 bits have one precision.
+  never TF32. Products of 16-bit operands are exact in float32, so that for them
+  every precision is the same, and None is returned.
+
+  Raises:
+    ValueError: it is no PrecisionLike.
   """
   if value is None:
-    return lax.Precision.HIGHEST if dtype in (jnp.float32, jnp.float64) else None
+    chosen: Any = lax.Precision.HIGHEST
+  elif isinstance(value, (tuple, list)) and len(value) == 2:
+    chosen = tuple(_one_precision(part) for part in value)
+  else:
+    chosen = _one_precision(value)
+  return chosen if dtype.itemsize > 2 else None
+
+
+def _one_precision(value: Any) -> Any:
   if isinstance(value, (lax.Precision, lax.DotAlgorithmPreset, lax.DotAlgorithm)):
     return value
-  if isinstance(value, (tuple, list)) and len(value) == 2:
-    return tuple(precision(part, dtype) for part in value)
   if isinstance(value, str):
     try:
       return lax.Precision(value)
@@ -102,6 +128,14 @@ def precision(value: Any, dtype: jnp.dtype) -> Any:
     f"precision={value!r}: expected None, a jax.lax.Precision ('default', 'high', 'highest'), "
     "a pair of them, or a jax.lax.DotAlgorithmPreset"
   )
+
+
+def require_values(name: str, value: Any) -> None:
+  """Raise ValueError where `value` is only a shape and a dtype."""
+  if isinstance(value, jax.ShapeDtypeStruct):
+    raise ValueError(
+      f"{name} is a ShapeDtypeStruct: expected an array; pallas_kernels.explain takes shapes"
+    )
 
 
 def describe_array(array: Any) -> str:

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from pallas_kernels.dtypes import accumulator_dtype, round_once
+
 
 def common_batch(*sizes: int) -> int:
   """The batch that leading sizes, each of them the batch or 1, make together."""
@@ -87,6 +89,5 @@ def sum_shared(gradient: jax.Array, operand: jax.Array) -> jax.Array:
   The sum is float32 or wider and is rounded to the operand's dtype once.
   """
   if operand.shape[0] == 1 and gradient.shape[0] != 1:
-    wide = jnp.promote_types(gradient.dtype, jnp.float32)
-    gradient = jnp.sum(gradient, axis=0, keepdims=True, dtype=wide)
-  return gradient.astype(operand.dtype)
+    gradient = jnp.sum(gradient, axis=0, keepdims=True, dtype=accumulator_dtype(gradient.dtype))
+  return round_once(gradient, operand.dtype)

@@ -1,6 +1,10 @@
 """Buffers of a tile plan, and what to say when one does not fit."""
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
+ShortfallKind = Literal["capacity", "shape", "unsupported"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,20 +32,33 @@ class Shortfall:
   """Why a tile cannot run.
 
   Attributes:
+    kind: "capacity": the device has too little of something. "shape": a rule of
+      the matrix unit or of the kernel that the tile breaks. "unsupported": a
+      dtype or a device that the schedule does not do, whatever the tile.
     resource: What is short or broken: a memory space, "registers", "threads",
       "tile shape", "dtype" or "device".
     fields: Config fields that could mend it, the likeliest first; empty where
       no tile would.
     statement: What is needed and what there is, as the end of a sentence.
-    hint: What to do where no field mends it; empty where nothing helps.
   """
 
+  kind: ShortfallKind
   resource: str
   fields: tuple[str, ...]
   statement: str
-  hint: str = ""
 
 
 def larger_first(**sizes: int) -> tuple[str, ...]:
   """Field names by falling size; ties in the order given."""
   return tuple(sorted(sizes, key=lambda name: -sizes[name]))
+
+
+def fullest(buffers: Iterable[Buffer], spaces: tuple[str, ...]) -> tuple[str, ...]:
+  """Those of `spaces` that the buffers fill to the greatest share."""
+  filled: dict[str, float] = {}
+  for buffer in buffers:
+    if buffer.space in spaces:
+      share = buffer.needed_bytes / buffer.available_bytes
+      filled[buffer.space] = filled.get(buffer.space, 0.0) + share
+  most = max(filled.values(), default=0.0)
+  return tuple(space for space, share in filled.items() if share == most)

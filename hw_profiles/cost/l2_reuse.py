@@ -4,6 +4,10 @@ import dataclasses
 
 from hw_profiles.arguments import at_least, ceil_div
 
+# Share of L2 that operands may keep. The other half is left to outputs, to
+# operands in flight and to imperfect replacement; no source measures it.
+L2_OPERAND_FRACTION = 0.5
+
 
 @dataclasses.dataclass(frozen=True)
 class WavePanels:
@@ -119,109 +123,3 @@ def l2_hit_rate(
     return 0.0
   missed = panels.rows * block_m + panels.columns * block_n
   return 1 - missed / (panels.programs * (block_m + block_n))
-
-
-@dataclasses.dataclass(frozen=True)
-class Wave:
-  """How a grid of programs fills a device round by round.
-
-  Attributes:
-    programs_per_wave: Programs that run at once.
-    waves: Rounds, the last of which may be part filled.
-    tail_efficiency: programs / (waves x programs_per_wave); 0 for an empty grid.
-  """
-
-  programs_per_wave: int
-  waves: int
-  tail_efficiency: float
-
-
-def wave(*, programs: int, cores: int, programs_per_core: int = 1) -> Wave:
-  """waves = ⌈programs / (cores·programs_per_core)⌉.
-
-  Example: 384 tiles on 132 SMs take 3 waves and use 97 % of them.
-
-  Args:
-    programs: Programs to run.
-    cores: SMs or AIC cores.
-    programs_per_core: Programs resident on each.
-
-  Raises:
-    ValueError: an argument is out of range.
-  """
-  at_least("programs", programs, 0)
-  at_least("cores", cores, 1)
-  at_least("programs_per_core", programs_per_core, 1)
-  capacity = cores * programs_per_core
-  waves = ceil_div(programs, capacity)
-  return Wave(
-    programs_per_wave=capacity,
-    waves=waves,
-    tail_efficiency=programs / (waves * capacity) if waves else 0.0,
-  )
-
-
-@dataclasses.dataclass(frozen=True)
-class DramOperandReads:
-  """Operand bytes fetched from device memory, what L2 holds subtracted.
-
-  Attributes:
-    a_bytes: Of A.
-    b_bytes: Of B.
-  """
-
-  a_bytes: int
-  b_bytes: int
-
-
-def dram_operand_reads(
-  *,
-  m: int,
-  k: int,
-  n: int,
-  block_m: int,
-  block_n: int,
-  size_bytes: int,
-  group_m: int,
-  wave_programs: int,
-  l2_bytes: float,
-) -> DramOperandReads:
-  """Operand reads that miss L2 when tiles are walked in bands of `group_m`.
-
-      A   once, while the rows of a band stay in L2; else each wave fetches the
-          rows it touches
-      B   once, where there is one band or B stays in L2 beside the band; else
-          once a band
-
-  Within a wave programs walk K in step, so a shared panel is fetched once
-  whatever its length. Caches replace lines less neatly than this: a lower
-  bound of the misses.
-
-  Args:
-    m: Rows of A.
-    k: Columns of A.
-    n: Columns of B.
-    block_m: Rows of a tile.
-    block_n: Columns of a tile.
-    size_bytes: Bytes an element.
-    group_m: Height of a band in tiles.
-    wave_programs: Programs that run at once.
-    l2_bytes: L2 capacity that operands may use.
-  """
-  a_bytes, b_bytes = m * k * size_bytes, k * n * size_bytes
-  if not a_bytes or not b_bytes:
-    return DramOperandReads(a_bytes=0, b_bytes=0)
-  tiles_m, tiles_n = ceil_div(m, block_m), ceil_div(n, block_n)
-  bands = ceil_div(tiles_m, group_m)
-  panel_bytes = block_m * k * size_bytes
-  band_bytes = min(a_bytes, group_m * panel_bytes)
-  b_is_kept = bands == 1 or b_bytes + band_bytes <= l2_bytes
-  if band_bytes > l2_bytes:
-    rows = sum(
-      wave_panels(
-        first=first, programs=wave_programs, tiles_m=tiles_m, tiles_n=tiles_n, group_m=group_m
-      ).rows
-      for first in range(0, tiles_m * tiles_n, wave_programs)
-    )
-    a_bytes = max(a_bytes, rows * panel_bytes)
-  return DramOperandReads(a_bytes=a_bytes, b_bytes=b_bytes if b_is_kept else bands * b_bytes)

@@ -1,131 +1,132 @@
-"""Time of a tiled matmul on SMs, from the rates of one device."""
+"""Time of a tiled kernel on SMs, from the rates of one device."""
 
 import dataclasses
 
 from hw_profiles.arguments import ceil_div
-from hw_profiles.frozen_map import FrozenMap
+from hw_profiles.cost.device_time import DeviceTime, device_time
 from hw_profiles.profile import GpuProfile
 
-# exp2 and a reciprocal for each silu
-SPECIAL_FUNCTIONS_PER_SILU = 2
+
+@dataclasses.dataclass(frozen=True)
+class SmAmounts:
+  """Work of one thread block, by the resource that does it.
+
+  Attributes:
+    flops: Padded operations, at `SmWork.flops_per_s`.
+    l2_bytes: Between L2 and the SM.
+    shared_bytes: In and out of shared memory.
+    special_functions: Results of exp2, reciprocal and their like.
+  """
+
+  flops: int = 0
+  l2_bytes: int = 0
+  shared_bytes: int = 0
+  special_functions: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class SmWork:
-  """What the SMs have to do; a "step" is one block_k of one full tile.
+  """What the SMs have to do.
+
+  A tile is what one program computes, in steps whose copies and arithmetic
+  overlap, and a part that follows them: the epilogue.
 
   Attributes:
-    tiles: Tiles of C.
-    k_steps: Steps of a tile.
-    flops_per_step: Padded operations.
-    operand_bytes_per_step: Into shared memory.
-    shared_bytes_per_step: In and out of shared memory.
-    result_bytes_per_tile: C, in its dtype.
-    outputs_per_tile: Elements of C.
-    activation: Whether silu is applied.
-    staged_epilogue: Whether C passes through shared memory.
+    tiles: Tiles of the whole problem.
+    steps: Steps of a tile.
+    per_step: Of one step of a full tile; its `l2_bytes` are loads.
+    per_tile: Of the epilogue.
+    flops_per_s: Peak of the arithmetic that does `flops`, all SMs together.
     dram_bytes: Of the whole problem.
     resident_blocks: Blocks an SM holds.
-    num_stages: Operand stages of a block.
+    num_stages: Steps whose loads a block keeps in flight.
     persistent: Whether a block goes on to the next tile, its copies running
       ahead through the epilogue.
   """
 
   tiles: int
-  k_steps: int
-  flops_per_step: int
-  operand_bytes_per_step: int
-  shared_bytes_per_step: int
-  result_bytes_per_tile: int
-  outputs_per_tile: int
-  activation: bool
-  staged_epilogue: bool
+  steps: int
+  per_step: SmAmounts
+  per_tile: SmAmounts
+  flops_per_s: float
   dram_bytes: int
   resident_blocks: int
   num_stages: int
   persistent: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class SmTime:
-  """Estimated time and what it is made of.
-
-  Attributes:
-    times_us: Of "tensor_cores", "shared_memory", "l2", "dram", "latency",
-      "epilogue" and "launch". The first five overlap; "latency" is the main
-      loop's time if only the wait for each slot counted.
-    total_us: launch + fill + the longest of the five + exposed epilogues.
-    bound: The largest of `times_us`.
-  """
-
-  times_us: FrozenMap[str, float]
-  total_us: float
-  bound: str
-
-
-def sm_time(gpu: GpuProfile, work: SmWork, *, peak_flops: float) -> SmTime:
+def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   """Estimates the device time of `work`.
 
   The busiest SM runs r = ⌈tiles/SMs⌉ tiles of s steps. Each step takes at least
 
-      tensor cores    flops / (peak/SMs · sustained fraction)
-      L2              operand bytes / (L2 bandwidth/SMs)
-      shared memory   shared bytes / (bytes a cycle · clock)
-      latency         (DRAM latency + L2 + tensor cores) / slots
+      tensor cores       flops / (peak/SMs · sustained fraction)
+      L2                 loads / (L2 bandwidth/SMs)
+      shared memory      shared bytes / (bytes a cycle · clock)
+      special functions  results / (results a cycle · clock)
+      latency            (DRAM latency + L2 + arithmetic) / slots
 
   where slots = stages x resident blocks: a slot is occupied from the request
-  until the tensor cores are done with it (Little's law; one slot is the serial
+  until the arithmetic is done with it (Little's law; one slot is the serial
   pipeline, cf. `pipeline`). DRAM serves all SMs together, at its sustained
   bandwidth or at bytes in flight / latency if that is less.
 
-  Epilogues delay the next tile of a block; blocks that share an SM hide each
-  other's but for the last.
+  An epilogue's parts follow one another. Epilogues delay the next tile of a
+  block; blocks that share an SM hide each other's but for the last.
+
+  Returns:
+    `times_us` of "tensor_cores", "shared_memory", "l2", "dram", "latency",
+    where a step has some "special_functions", "epilogue" and "launch"; all but
+    the last two overlap, and "latency" is the time if only the wait for each
+    slot counted. `total_us` is launch + fill + the longest of those that
+    overlap + exposed epilogues.
   """
   rounds = ceil_div(work.tiles, gpu.sm_count)
   blocks = max(1, min(work.resident_blocks, rounds))
   slots = blocks * work.num_stages
-  steps = rounds * work.k_steps
+  steps = rounds * work.steps
 
-  tensor_rate = peak_flops / gpu.sm_count * gpu.sustained_tensor_fraction
-  l2_rate = gpu.l2_bandwidth_bytes_per_s / gpu.sm_count
-  shared_rate = gpu.shared_bytes_per_cycle_per_sm * gpu.clock_hz
+  step = _parts_us(gpu, work.per_step, work.flops_per_s)
   latency_us = gpu.dram_latency_ns / 1e3
-  tensor_us = work.flops_per_step / tensor_rate * 1e6
-  l2_us = work.operand_bytes_per_step / l2_rate * 1e6
-  shared_us = work.shared_bytes_per_step / shared_rate * 1e6
-  slot_us = latency_us + l2_us + tensor_us
+  slot_us = latency_us + step["l2"] + max(step["tensor_cores"], step["special_functions"])
 
   bytes_in_flight = (
-    min(work.tiles, gpu.sm_count) * slots * work.operand_bytes_per_step if work.k_steps else 0
+    min(work.tiles, gpu.sm_count) * slots * work.per_step.l2_bytes if work.steps else 0
   )
   dram_rate = gpu.dram_bandwidth_bytes_per_s * gpu.sustained_dram_fraction
   if bytes_in_flight:
     dram_rate = min(dram_rate, bytes_in_flight / (gpu.dram_latency_ns / 1e9))
 
-  epilogue_us = work.result_bytes_per_tile / l2_rate * 1e6
-  if work.staged_epilogue:
-    epilogue_us += 2 * work.result_bytes_per_tile / shared_rate * 1e6
-  if work.activation:
-    special_rate = gpu.special_functions_per_cycle_per_sm * gpu.clock_hz
-    epilogue_us += work.outputs_per_tile * SPECIAL_FUNCTIONS_PER_SILU / special_rate * 1e6
-
-  times_us = {
-    "tensor_cores": steps * tensor_us,
-    "shared_memory": steps * shared_us,
-    "l2": steps * l2_us,
+  overlapped = {
+    "tensor_cores": steps * step["tensor_cores"],
+    "shared_memory": steps * step["shared_memory"],
+    "l2": steps * step["l2"],
     "dram": work.dram_bytes / dram_rate * 1e6,
     "latency": steps * slot_us / slots,
+  }
+  if work.per_step.special_functions:
+    overlapped["special_functions"] = steps * step["special_functions"]
+  epilogue_us = sum(_parts_us(gpu, work.per_tile, work.flops_per_s).values())
+  times_us = {
+    **overlapped,
     "epilogue": ceil_div(rounds, blocks) * epilogue_us,
     "launch": gpu.launch_overhead_us,
   }
-  fill_us = latency_us + l2_us if steps else 0.0
+  fill_us = latency_us + step["l2"] if steps else 0.0
   fills = 1 if work.persistent else ceil_div(rounds, blocks)
-  overlapped_us = max(
-    times_us[name] for name in ("tensor_cores", "shared_memory", "l2", "dram", "latency")
-  )
-  total_us = times_us["launch"] + fills * fill_us + overlapped_us + times_us["epilogue"]
-  return SmTime(
-    times_us=FrozenMap(times_us),
-    total_us=total_us,
-    bound=max(times_us, key=lambda name: times_us[name]),
-  )
+  total_us = times_us["launch"] + fills * fill_us + max(overlapped.values()) + times_us["epilogue"]
+  return device_time(times_us, total_us)
+
+
+def _parts_us(gpu: GpuProfile, amounts: SmAmounts, flops_per_s: float) -> dict[str, float]:
+  """Time of each resource of one SM for `amounts`."""
+  flops_rate = flops_per_s / gpu.sm_count * gpu.sustained_tensor_fraction
+  l2_rate = gpu.l2_bandwidth_bytes_per_s / gpu.sm_count
+  shared_rate = gpu.shared_bytes_per_cycle_per_sm * gpu.clock_hz
+  special_rate = gpu.special_functions_per_cycle_per_sm * gpu.clock_hz
+  return {
+    "tensor_cores": amounts.flops / flops_rate * 1e6,
+    "l2": amounts.l2_bytes / l2_rate * 1e6,
+    "shared_memory": amounts.shared_bytes / shared_rate * 1e6,
+    "special_functions": amounts.special_functions / special_rate * 1e6,
+  }

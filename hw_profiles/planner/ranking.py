@@ -1,100 +1,57 @@
 """`rank`: the candidate tiles of a problem, fastest first."""
 
-import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from hw_profiles import dtypes
-from hw_profiles.arguments import at_least, round_up
-from hw_profiles.capacity import warp_specialized
-from hw_profiles.config import MatmulConfig
-from hw_profiles.planner.plan import Schedule, fits, plan, resolve
+from hw_profiles.arguments import at_least
+from hw_profiles.planner.op_model import ConfigT, OpModel, ProblemT
+from hw_profiles.planner.op_registry import model_of
+from hw_profiles.planner.plan import (
+  Choice,
+  Device,
+  Schedule,
+  choose,
+  plan,
+  plan_choice,
+  resolve,
+  schedules,
+)
 from hw_profiles.planner.tile_plan import TilePlan
-from hw_profiles.problem import MatmulProblem
-from hw_profiles.profile import GpuProfile, NpuProfile
 
-# wgmma's widest swizzle spans 128 B of K; Triton's tiles do well from half of that.
-_WGMMA_K_BYTES = (128, 256)
-_MMA_K_BYTES = (64, 128)
-_GPU_STAGES = (2, 3, 4, 5, 6)
-# GM runs of less than 512 B lose bandwidth (A2/A3 practice guide).
-_NPU_K_BYTES = (512, 1024)
-_NPU_STAGES = (1, 2)
-_GROUPS = (1, 4, 8)
-
-_Sizes = tuple[int, ...]
-
-
-# The time model has no issue slots and no L2 request rates, which make smaller
-# tiles slow on problems that have room for this.
-_SMALLEST_USEFUL_SIDE = 64
 # Predicted times whose ratio is below this count as equal.
 _TIE = 1.02
 _COMPUTE = ("tensor_cores", "cube")
-# Outputs of the largest default tile on Hopper: 128 accumulator registers a
-# thread of two warpgroups. 192 fit in the register file and are left to tuning.
-_WGMMA_OUTPUTS = 128 * 256
 
 
-def _useful(sizes: _Sizes, extent: int, smallest: int = 0) -> _Sizes:
-  """Sizes from `smallest` to the first that covers `extent`; larger ones only add padding."""
-  covering = min((size for size in sizes if size >= extent), default=sizes[-1])
-  return tuple(size for size in sizes if min(smallest, covering) <= size <= covering)
+def candidates_that_fit(
+  problem: Any, profile: str | Device, *, schedule: Schedule = "auto"
+) -> tuple[Any, ...]:
+  """The configs that the op's model thinks worth comparing, less those that do not fit.
 
-
-def _sides_and_depths(
-  problem: MatmulProblem, device: GpuProfile | NpuProfile, schedule: str
-) -> tuple[_Sizes, _Sizes, _Sizes, _Sizes]:
-  """Rows, columns, bytes of K and stages to combine."""
-  if isinstance(device, NpuProfile):
-    return (16, 32, 64, 128, 256, 512), (16, 32, 64, 128, 256, 512), _NPU_K_BYTES, _NPU_STAGES
-  takes_wgmma = device.has_wgmma and problem.dtype in warp_specialized.SUPPORTED_DTYPES
-  if schedule == "warp_specialized" or (schedule == "auto" and takes_wgmma):
-    return (64, 128, 192, 256), (16, 32, 64, 128, 192, 256), _WGMMA_K_BYTES, _GPU_STAGES
-  return (16, 32, 64, 128, 256), (16, 32, 64, 128, 256), _MMA_K_BYTES, _GPU_STAGES
-
-
-def matmul_candidates(
-  profile: str | GpuProfile | NpuProfile,
-  problem: MatmulProblem,
-  *,
-  schedule: Schedule = "auto",
-) -> tuple[MatmulConfig, ...]:
-  """The tiles worth comparing on a device, all of which fit it.
-
-  Blocks are the sizes that the device's matrix unit takes whole (64-row wgmmas
-  on Hopper, powers of two through Triton, 16-row fractals on Ascend), none
-  larger than the problem needs; with the K steps, stages and band heights that
-  tuned libraries choose among.
-
-  Args:
-    profile: A profile or its name.
-    problem: What is computed.
-    schedule: As for `plan`.
+  "auto" takes the candidates of the first schedule that does the problem's
+  dtype on the device.
 
   Raises:
-    ValueError: there is no such profile or schedule.
+    ValueError: there is no such op, profile or schedule.
   """
-  device = resolve(profile)
-  size = dtypes.size_bytes(problem.dtype)
-  rows, columns, depths, stages = _sides_and_depths(problem, device, schedule)
-  groups = _useful(_GROUPS, math.ceil(problem.m / rows[0]))
-  configs = (
-    MatmulConfig(block_m, block_n, depth // size, num_stages, group_m=group_m)
-    for block_m, block_n, depth, num_stages, group_m in itertools.product(
-      _useful(rows, problem.m, _SMALLEST_USEFUL_SIDE),
-      _useful(columns, problem.n, _SMALLEST_USEFUL_SIDE),
-      _useful(depths, round_up(max(problem.k, 1) * size, 16)),
-      stages,
-      groups,
-    )
-  )
-  if depths is _WGMMA_K_BYTES:
-    configs = (x for x in configs if x.block_m * x.block_n <= _WGMMA_OUTPUTS)
-  return tuple(config for config in configs if fits(problem, config, device, schedule=schedule))
+  model, device = model_of(problem), resolve(profile)
+  return tuple(config for config, _ in _fitting(model, problem, device, schedule))
 
 
-def _order(tile_plan: TilePlan) -> tuple[bool, float, int, int, str]:
+def _fitting(
+  model: OpModel[ProblemT, ConfigT], problem: ProblemT, device: Device, schedule: Schedule
+) -> Iterator[tuple[ConfigT, Choice]]:
+  """Candidates that fit, with the schedule each would be planned with."""
+  possible = schedules(model, device, schedule)
+  preferred = next((x for x in possible if not x.unsupported(problem, device)), possible[-1])
+  for config in model.candidates(problem, device, preferred.NAME):
+    choice = choose(model, problem, config, device, schedule)
+    if not choice.shortfalls:
+      yield config, choice
+
+
+def _order(tile_plan: TilePlan[Any, Any]) -> tuple[bool, float, int, int, str]:
   """Feasible first, then by time.
 
   Ties go to more stages, which absorb jitter that the model does not have, then
@@ -110,7 +67,9 @@ def _order(tile_plan: TilePlan) -> tuple[bool, float, int, int, str]:
   )
 
 
-def _least_traffic_of_the_fastest_first(plans: list[TilePlan]) -> list[TilePlan]:
+def _least_traffic_of_the_fastest_first(
+  plans: list[TilePlan[ProblemT, ConfigT]],
+) -> list[TilePlan[ProblemT, ConfigT]]:
   """Among compute-bound predictions too close to tell apart, fewer bytes come first.
 
   The model's own error is several times `_TIE`, and bytes cost power, which it
@@ -130,13 +89,13 @@ def _least_traffic_of_the_fastest_first(plans: list[TilePlan]) -> list[TilePlan]
 
 
 def rank(
-  problem: MatmulProblem,
-  profile: str | GpuProfile | NpuProfile,
-  candidates: Iterable[MatmulConfig] | None = None,
+  problem: ProblemT,
+  profile: str | Device,
+  candidates: Iterable[Any] | None = None,
   top: int | None = 10,
   *,
   schedule: Schedule = "auto",
-) -> list[TilePlan]:
+) -> list[TilePlan[ProblemT, Any]]:
   """Plans every candidate and returns the best `top`, fastest first.
 
   Where arithmetic is the bound, those predicted within 2 % of the fastest come
@@ -150,7 +109,8 @@ def rank(
   Args:
     problem: What is computed.
     profile: A profile or its name.
-    candidates: Tiles to compare; None: `matmul_candidates`.
+    candidates: Tiles to compare; None: the op's own, for a matmul
+      `matmul_candidates`.
     top: Plans to return at most; None returns all.
     schedule: See `plan`.
 
@@ -161,9 +121,13 @@ def rank(
     at_least("top", top, 1)
   device = resolve(profile)
   if candidates is None:
-    candidates = matmul_candidates(device, problem, schedule=schedule)
-  plans = sorted(
-    (plan(problem, config, device, schedule=schedule) for config in candidates), key=_order
-  )
+    model = model_of(problem)
+    planned = (
+      plan_choice(model, problem, config, device, choice, requested=schedule)
+      for config, choice in _fitting(model, problem, device, schedule)
+    )
+  else:
+    planned = (plan(problem, config, device, schedule=schedule) for config in candidates)
+  plans = sorted(planned, key=_order)
   plans = _least_traffic_of_the_fastest_first(plans)
   return plans if top is None else plans[:top]

@@ -5,31 +5,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hw_profiles.capacity.buffers import Shortfall
-from hw_profiles.config import MatmulConfig
+from hw_profiles.tile_config import TileConfig, TileFields
 
-Feasible = Callable[[MatmulConfig], bool]
+Feasible = Callable[[Any], bool]
 
-# Smallest steps worth trying: 8 columns are one wgmma's granule, 16 a fractal's
-# and the least side of Triton's dot.
-_STEP = {"block_m": 16, "block_n": 8, "block_k": 8}
-# Larger values of these need more of every memory; more warps need fewer registers each.
-_GROWS_NEEDS = ("block_m", "block_n", "block_k", "num_stages")
 # How far upwards a shape that is too small is searched.
 _GROWTH = 4
 
 
-def _value(config: MatmulConfig, field: str) -> int:
-  """The field, or what it means where it is None."""
-  effective = {
-    "num_warps": config.warps,
-    "num_consumer_warpgroups": config.consumer_warpgroups,
-    "epilogue_block_n": config.epilogue_columns,
-  }
-  return effective[field] if field in effective else getattr(config, field)
-
-
-def _with(config: MatmulConfig, sizes: dict[str, Any]) -> MatmulConfig:
-  return dataclasses.replace(config, **sizes)
+def _with(config: Any, values: dict[str, Any]) -> Any:
+  return dataclasses.replace(config, **values)
 
 
 def _below(value: int, step: int) -> Iterator[int]:
@@ -40,7 +25,9 @@ def _above(value: int, step: int) -> Iterator[int]:
   yield from range((value // step + 1) * step, max(value, step) * _GROWTH + 1, step)
 
 
-def reason(config: MatmulConfig, shortfalls: tuple[Shortfall, ...], feasible: Feasible) -> str:
+def reason(
+  config: TileConfig, shortfalls: tuple[Shortfall, ...], fields: TileFields, feasible: Feasible
+) -> str:
   """`field=value: statement; largest field that fits is ...`.
 
   The config suggested passes every check, not only the one that failed first.
@@ -48,42 +35,48 @@ def reason(config: MatmulConfig, shortfalls: tuple[Shortfall, ...], feasible: Fe
   Args:
     config: The config that does not run.
     shortfalls: Why, the first one first; at least one.
+    fields: What may be changed.
     feasible: Whether another config runs.
   """
   first = shortfalls[0]
   if not first.fields:
-    return f"{first.statement}; {first.hint}" if first.hint else first.statement
-  for field in first.fields:
-    value, step = _value(config, field), _STEP.get(field, 1)
+    return first.statement
+  for name in first.fields:
+    field = fields[name]
     directions = [("largest", _below)]
-    if first.resource == "tile shape" or field not in _GROWS_NEEDS:
+    if first.kind == "shape" or not field.larger_needs_more:
       directions.append(("smallest", _above))
     for direction, candidates in directions:
-      for candidate in candidates(value, step):
-        if feasible(_with(config, {field: candidate})):
-          return f"{field}={value}: {first.statement}; {direction} {field} that fits is {candidate}"
-  field = first.fields[0]
-  head = f"{field}={_value(config, field)}: {first.statement}"
-  smaller = _shrunk(config, feasible)
+      for candidate in candidates(field.value, field.step):
+        if feasible(_with(config, {name: candidate})):
+          return (
+            f"{name}={field.value}: {first.statement}; {direction} {name} that fits is {candidate}"
+          )
+  name = first.fields[0]
+  head = f"{name}={fields[name].value}: {first.statement}"
+  smaller = _shrunk(config, fields, feasible)
   if smaller is None:
     return head
   return f"{head}; no single field mends it, {smaller.describe()} fits"
 
 
-def _shrunk(config: MatmulConfig, feasible: Feasible) -> MatmulConfig | None:
+def _shrunk(config: TileConfig, fields: TileFields, feasible: Feasible) -> TileConfig | None:
   """The config after halving its largest block until it runs; None if it never does."""
-  sizes = {"block_m": config.block_m, "block_n": config.block_n, "block_k": config.block_k}
   # start from powers of two, which every shape rule allows
-  sizes = {name: 1 << (size - 1).bit_length() for name, size in sizes.items()}
-  base = dataclasses.replace(
+  sizes = {
+    name: 1 << (field.value - 1).bit_length() for name, field in fields.items() if field.is_block
+  }
+  defaults: dict[str, Any] = {x.name: x.default for x in dataclasses.fields(config)}  # type: ignore[arg-type]
+  base = _with(
     config,
-    num_stages=min(config.num_stages, 2),
-    num_warps=None,
-    num_consumer_warpgroups=None,
-    epilogue_block_n=None,
+    {
+      name: defaults[name] if field.fallback is None else field.fallback
+      for name, field in fields.items()
+      if not field.is_block
+    },
   )
-  while max(sizes.values()) >= 16:
-    candidate = _with(base, sizes)
+  while sizes and max(sizes.values()) > 1:
+    candidate: TileConfig = _with(base, sizes)
     if feasible(candidate):
       return candidate
     largest = max(sizes, key=lambda name: sizes[name])

@@ -1,33 +1,34 @@
-"""Compares predicted matmul times with measured ones, device by device.
+"""Compares predicted times with measured ones, op by op and device by device.
 
     python -m hw_profiles.validation            prints every row and the summary
-    python -m hw_profiles.validation --write    and records it in the data files
+    python -m hw_profiles.validation --write    and records it in model_errors.json
 
-Rows that name a config are planned with it. The others are a library's own
-choice and are compared with the best plan of the default candidates: what a
-tuned kernel should take.
+The rows of an op are in measured_<op>.json: the fields of its problem, the
+device and its profile, the time and its source. Rows that name a config are
+planned with it. The others are a library's own choice and are compared with the
+best plan of the default candidates: what a tuned kernel should take.
 """
 
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 import statistics
 from typing import Any
 
-from hw_profiles.config import MatmulConfig
+from hw_profiles.planner.op_registry import registered
 from hw_profiles.planner.plan import plan
 from hw_profiles.planner.ranking import rank
-from hw_profiles.problem import MatmulProblem
-from hw_profiles.profile import ModelError
-from hw_profiles.registry import DATA_DIRECTORY, get_profile
+from hw_profiles.registry import get_profile, list_profiles
+from hw_profiles.validation.recorded import RECORDED, ModelError
 
-MEASURED = pathlib.Path(__file__).parent / "measured_matmul.json"
+DIRECTORY = pathlib.Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """One measured matmul and what the model says.
+  """One measured run and what the model says.
 
   Attributes:
     profile: The profile it is compared with.
@@ -44,8 +45,8 @@ class Comparison:
   profile: str
   device: str
   implementation: str
-  problem: MatmulProblem
-  config: MatmulConfig
+  problem: Any
+  config: Any
   predicted_us: float
   measured_us: float
   bound: str
@@ -57,14 +58,31 @@ class Comparison:
     return self.predicted_us / self.measured_us - 1
 
 
-def _compare(row: dict[str, Any]) -> Comparison:
+def measured_file(op: str) -> pathlib.Path:
+  """Where the measured rows of an op are, if there are any."""
+  return DIRECTORY / f"measured_{op}.json"
+
+
+def measured_ops() -> tuple[str, ...]:
+  """Names of the ops that have measured rows."""
+  return tuple(model.name for model in registered() if measured_file(model.name).exists())
+
+
+@functools.cache
+def measured_rows(op: str) -> tuple[dict[str, Any], ...]:
+  """The rows of `measured_file`."""
+  return tuple(json.loads(measured_file(op).read_text(encoding="utf-8"))["rows"])
+
+
+def _compare(op: str, row: dict[str, Any]) -> Comparison:
+  model = next(model for model in registered() if model.name == op)
   profile = get_profile(row["profile"])
   if "stand_in" in row:
     profile = dataclasses.replace(profile, **row["stand_in"])
-  names = {field.name for field in dataclasses.fields(MatmulProblem)}
-  problem = MatmulProblem(**{name: row[name] for name in names if name in row})
+  names = {field.name for field in dataclasses.fields(model.problem_class)}
+  problem = model.problem_class(**{name: row[name] for name in names if name in row})
   if "config" in row:
-    best = plan(problem, MatmulConfig(**row["config"]), profile)
+    best = plan(problem, model.config_class(**row["config"]), profile)
     best.check()
   else:
     best = rank(problem, profile, top=1)[0]
@@ -83,15 +101,14 @@ def _compare(row: dict[str, Any]) -> Comparison:
 
 
 @functools.cache
-def comparisons(profile: str) -> tuple[Comparison, ...]:
-  """Every measured row of one profile, compared."""
-  rows = json.loads(MEASURED.read_text(encoding="utf-8"))["rows"]
-  return tuple(_compare(row) for row in rows if row["profile"] == profile)
+def comparisons(op: str, profile: str) -> tuple[Comparison, ...]:
+  """Every measured row of one op on one profile, compared."""
+  return tuple(_compare(op, row) for row in measured_rows(op) if row["profile"] == profile)
 
 
-def model_error(profile: str) -> ModelError | None:
-  """The error over all rows of one profile; None where there are none."""
-  compared = comparisons(profile)
+def model_error(op: str, profile: str) -> ModelError | None:
+  """The error over all rows of one op on one profile; None where there are none."""
+  compared = comparisons(op, profile)
   if not compared:
     return None
   errors = [abs(comparison.relative_error) for comparison in compared]
@@ -102,17 +119,31 @@ def model_error(profile: str) -> ModelError | None:
     largest_absolute_relative_error=round(max(errors), 3),
     row_count=len(errors),
     source=(
-      f"validation/measured_matmul.json: {', '.join(devices)}"
+      f"validation/{measured_file(op).name}: {', '.join(devices)}"
       + (f"; {stand_ins} rows on sibling devices with fields changed" if stand_ins else "")
       + "; constants marked calibrated were chosen by hand on a few of them"
     ),
   )
 
 
-def write_model_error(profile: str) -> None:
-  """Records `model_error(profile)` in the profile's data file."""
-  path = DATA_DIRECTORY / f"{profile}.json"
-  document = json.loads(path.read_text(encoding="utf-8"))
-  error = model_error(profile)
-  document["model_error"] = None if error is None else dataclasses.asdict(error)
-  path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def model_errors() -> dict[str, dict[str, ModelError]]:
+  """By op and profile, of those that have rows."""
+  errors: dict[str, dict[str, ModelError]] = {}
+  for op in measured_ops():
+    of_op = {profile: model_error(op, profile) for profile in list_profiles()}
+    errors[op] = {profile: error for profile, error in of_op.items() if error is not None}
+  return errors
+
+
+def write_model_errors(path: pathlib.Path = RECORDED) -> None:
+  """Records `model_errors()` in a file, which is replaced whole."""
+  document = {
+    "about": "Written by python -m hw_profiles.validation --write; not by hand.",
+    "errors": {
+      op: {profile: dataclasses.asdict(error) for profile, error in profiles.items()}
+      for op, profiles in model_errors().items()
+    },
+  }
+  fresh = path.with_name(f"{path.name}.new")
+  fresh.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+  os.replace(fresh, path)

@@ -15,6 +15,8 @@ from pallas_kernels.gemm.request import describe, make_request
 
 def _explain(a: Any, b: Any, **options: Any) -> dispatch.Explanation:
   """What `matmul(a, b, **options)` would run."""
+  a, b = arguments.as_array("a", a), arguments.as_array("b", b)
+  options["bias"] = arguments.as_array("bias", options["bias"])
   request = make_request(a, b, **options)
   device = target_device()
   _, a_shape, b_shape = _kernel_shapes(tuple(a.shape), tuple(b.shape))
@@ -90,7 +92,9 @@ def matmul(
   Gradients are reverse-mode, through the same kernels, and can be
   differentiated again; forward mode is not supported (JAX says so).
   """
-  a, b, bias = (arguments.as_array(x) for x in (a, b, bias))
+  for name, array in (("a", a), ("b", b), ("bias", bias)):
+    arguments.require_values(name, array)
+  a, b, bias = (arguments.as_array(name, x) for name, x in (("a", a), ("b", b), ("bias", bias)))
   request = make_request(
     a,
     b,

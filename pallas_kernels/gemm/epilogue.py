@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import activations
+from pallas_kernels.dtypes import round_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Epilogue:
       acc = acc + bias.astype(acc.dtype)
     if self.activation is None or self.intermediate_dtype == acc.dtype:
       return acc
-    return acc.astype(self.intermediate_dtype).astype(acc.dtype)
+    return round_once(acc, self.intermediate_dtype).astype(acc.dtype)
 
   def __call__(self, acc: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Finish an accumulator block.
@@ -47,7 +48,7 @@ class Epilogue:
       The block in `out_dtype`.
     """
     x = self.pre_activation(acc, bias)
-    return activations.apply(self.activation, x).astype(self.out_dtype)
+    return round_once(activations.apply(self.activation, x), self.out_dtype)
 
 
 def make_epilogue(
@@ -55,5 +56,7 @@ def make_epilogue(
 ) -> Epilogue:
   """An `Epilogue` with `intermediate_dtype=None` resolved to the output dtype."""
   out = jnp.dtype(out_dtype)
-  mid = out if intermediate_dtype is None else jnp.dtype(intermediate_dtype)
+  # without an activation there is no middle, and nothing may depend on it
+  unused = intermediate_dtype is None or activation is None
+  mid = out if unused else jnp.dtype(intermediate_dtype)
   return Epilogue(activation=activation, intermediate_dtype=mid, out_dtype=out)

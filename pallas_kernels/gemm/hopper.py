@@ -31,11 +31,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles import MatmulConfig, tile_order
-from hw_profiles.capacity.warp_specialized import (
+from hw_profiles.capacity.warpgroups import PRODUCER_REGISTERS, consumer_registers
+from hw_profiles.matmul.warp_specialized import (
   EPILOGUE_SLOTS,
-  PRODUCER_REGISTERS,
   WGMMA_ROWS,
   consumer_tile,
+  consumer_warpgroups,
 )
 from pallas_kernels import compat, sharding
 from pallas_kernels.batching import batch_of
@@ -132,6 +133,7 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
     ring.drain(lax.fori_loop(jnp.int32(0), my_tiles, load_tile, jnp.int32(0)))
 
   def consumer() -> None:
+    plgpu.set_max_registers(consumer_registers(consumer_warpgroups(config)), action="increase")
     share = consumer_tile(config)
     rows = pl.ds(warpgroup * share.rows if share.axis == "m" else 0, share.rows)
     columns = pl.ds(warpgroup * share.columns if share.axis == "n" else 0, share.columns)
@@ -194,7 +196,7 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
     lax.fori_loop(jnp.int32(0), my_tiles, compute_tile, jnp.int32(0))
     finish_stores()
 
-  lax.cond(warpgroup == config.consumer_warpgroups, memory, consumer)
+  lax.cond(warpgroup == consumer_warpgroups(config), memory, consumer)
 
 
 def matmul(
@@ -273,17 +275,17 @@ def matmul(
         transforms=layout.operand,
       ),
       plgpu.SMEM(
-        (config.consumer_warpgroups, EPILOGUE_SLOTS, WGMMA_ROWS, layout.staging_columns),
+        (consumer_warpgroups(config), EPILOGUE_SLOTS, WGMMA_ROWS, layout.staging_columns),
         out_dtype,
         transforms=layout.staging,
       ),
       *StageRing.barriers(
-        num_stages=config.num_stages, copies=2, consumers=config.consumer_warpgroups
+        num_stages=config.num_stages, copies=2, consumers=consumer_warpgroups(config)
       ),
     ],
     grid=(plan.num_ctas,),
     grid_names=("cta",),
-    num_threads=config.consumer_warpgroups + 1,
+    num_threads=consumer_warpgroups(config) + 1,
     thread_name="warpgroup",
     compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
     interpret=interpret,

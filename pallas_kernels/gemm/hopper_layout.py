@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles import MatmulConfig, MatmulProblem
-from hw_profiles.capacity.warp_specialized import staging_columns
+from hw_profiles.matmul.warp_specialized import staging_columns
 from pallas_kernels import compat
 from pallas_kernels.hopper.tma import TMA_PITCH_BYTES, rounded_up, tiled, tma_multiples
 

@@ -1,15 +1,18 @@
 """The implementations of matmul: when each can run, with which tile, and how."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from hw_profiles import MatmulConfig, MatmulProblem, TilePlan
 from pallas_kernels import compat, dispatch, planning, sharding
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
+from pallas_kernels.dtypes import accumulator_dtype
 from pallas_kernels.gemm import hopper, hopper_layout, portable, xla
 from pallas_kernels.gemm.request import MatmulRequest, Operands
 
@@ -19,6 +22,16 @@ _INVARIANT_ROWS = 1024
 # Blocks the Mosaic interpreter simulates: enough for a persistent loop to have
 # neighbours, few enough to be quick.
 _INTERPRETED_CTAS = 2
+
+
+# What the Triton lowering makes of a dot of float32 operands; 16-bit ones have None.
+_PRESETS = ("TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "BF16_BF16_F32")
+_TRITON_PRECISIONS = (
+  None,
+  *lax.Precision,
+  *itertools.product(lax.Precision, repeat=2),
+  *(lax.DotAlgorithmPreset[name] for name in _PRESETS),
+)
 
 
 def _kernel_refusal(request: MatmulRequest) -> Refusal | None:
@@ -57,6 +70,8 @@ def _portable_refusal(
   one: Implementation, request: MatmulRequest, problem: MatmulProblem, device: TargetDevice
 ) -> Refusal | None:
   found = None if one.interpreted else dispatch.needs_gpu(device)
+  if found is None and not one.interpreted and request.precision not in _TRITON_PRECISIONS:
+    found = Refusal("option", f"precision={request.precision!r}: Triton's lowering has no such dot")
   capability = device.compute_capability
   if found is None and not one.interpreted and capability is not None and capability < (8, 0):
     found = Refusal(
@@ -182,7 +197,9 @@ def choose(request: MatmulRequest, problem: MatmulProblem, device: TargetDevice)
   one = decision.implementation
   if one.schedule is None or 0 in (problem.m, problem.n, problem.k, problem.batch):
     return Choice(one, None, None, decision.refused, ())
-  invariant = dataclasses.replace(problem, m=_INVARIANT_ROWS, batch=1, shared_b=True)
+  invariant = dataclasses.replace(
+    problem, m=_INVARIANT_ROWS, batch=1, shared_a=False, shared_b=True
+  )
   config, plan = planning.resolve(
     one, problem, request.config, device, plan_as=invariant if request.batch_invariant else None
   )
@@ -206,6 +223,6 @@ def run(request: MatmulRequest, operands: Operands) -> jax.Array:
 def _empty(request: MatmulRequest, operands: Operands, batch: int) -> jax.Array:
   """The result where there is nothing to multiply: empty, or the epilogue of zeros."""
   a, b, bias = operands
-  acc = jnp.zeros((batch, a.shape[1], b.shape[2]), jnp.float32)
+  acc = jnp.zeros((batch, a.shape[1], b.shape[2]), accumulator_dtype(a.dtype))
   out = request.epilogue(acc, None if bias is None else bias[:, None, :])
   return sharding.vary_together(out, a)[0]

@@ -23,6 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu_triton
 
 from hw_profiles import MatmulConfig, tile_order
+from hw_profiles.matmul.multistage import warps
 from pallas_kernels import sharding
 from pallas_kernels.batching import batch_of
 from pallas_kernels.gemm.epilogue import Epilogue
@@ -236,7 +237,7 @@ def _call(
     out_specs=pl.BlockSpec((None, config.block_m, config.block_n), tile),
     compiler_params=None
     if interpret
-    else plgpu_triton.CompilerParams(num_warps=config.warps, num_stages=config.num_stages),
+    else plgpu_triton.CompilerParams(num_warps=warps(config), num_stages=config.num_stages),
     interpret=interpret,
     name="matmul_portable",
   )(*operands)

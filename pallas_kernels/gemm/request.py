@@ -49,13 +49,18 @@ class MatmulRequest:
       bias=bias_shape is not None,
       activation=self.epilogue.activation,
       batch=common_batch(a_shape[0], b_shape[0], 1 if bias_shape is None else bias_shape[0]),
+      shared_a=a_shape[0] == 1 and b_shape[0] != 1,
       shared_b=b_shape[0] == 1,
     )
 
   def without_activation(self, out_dtype: Any) -> "MatmulRequest":
     """The same product and bias, stored in `out_dtype` before any activation."""
     plain = make_epilogue(activation=None, intermediate_dtype=None, out_dtype=out_dtype)
-    return dataclasses.replace(self, epilogue=plain)
+    config = self.config
+    if config is not None and plain.out_dtype.itemsize != self.epilogue.out_dtype.itemsize:
+      # the width of the staging rows was chosen for the size of another dtype
+      config = dataclasses.replace(config, epilogue_block_n=None)
+    return dataclasses.replace(self, epilogue=plain, config=config)
 
 
 def make_request(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.batching import batch_of
+from pallas_kernels.dtypes import accumulator_dtype
 from pallas_kernels.gemm.epilogue import Epilogue
 
 
@@ -31,7 +32,7 @@ def matmul(
     [batch, M, N] in `epilogue.out_dtype`.
   """
   batch = batch_of(a, b, bias)
-  accumulate = jnp.promote_types(a.dtype, jnp.float32)
+  accumulate = accumulator_dtype(a.dtype)
   if a.shape[0] == b.shape[0]:
     acc = lax.dot_general(
       a,

@@ -7,7 +7,8 @@ import random
 import pytest
 
 import hw_profiles as hw
-from hw_profiles.cost.l2_reuse import dram_operand_reads, wave_panels
+from hw_profiles.cost.l2_reuse import wave_panels
+from hw_profiles.matmul.dram_reads import dram_operand_reads
 from hw_profiles.tile_order import grouped_tile
 
 MIB = 1024**2

@@ -7,6 +7,8 @@ import re
 import pytest
 
 import hw_profiles as hw
+from hw_profiles.matmul.warp_specialized import staging_columns
+from hw_profiles.validation.recorded import recorded_error
 
 KIB = 1024
 FFN = hw.MatmulProblem(m=1024, k=4096, n=12288)
@@ -141,8 +143,9 @@ def test_accumulator_that_leaves_no_registers_is_refused():
       "block_n=72: a consumer warpgroup's 72 columns of B are 144 B, not whole swizzle spans of 32",
     ),
     (
-      hw.MatmulConfig(128, 96, 64),
-      "epilogue_block_n=64: the epilogue stores 64 columns at a time, which do not divide the 96",
+      hw.MatmulConfig(128, 96, 64, epilogue_block_n=64),
+      "epilogue_block_n=64: the epilogue stores 64 columns at a time, which do not divide the 96"
+      " of a consumer warpgroup; largest epilogue_block_n that fits is 32",
     ),
     (
       hw.MatmulConfig(128, 128, 64, epilogue_block_n=128),
@@ -161,6 +164,66 @@ def test_wgmma_rules_are_refusals_with_a_remedy(config, message):
   plan = hw.plan(FFN, config, "h100", schedule="warp_specialized")
   assert not plan.fits
   assert message in plan.reason
+
+
+@pytest.mark.parametrize(
+  ("config", "out_dtype", "columns"),
+  [
+    (hw.MatmulConfig(128, 256, 64), "bfloat16", 64),
+    (hw.MatmulConfig(128, 96, 64), "bfloat16", 32),
+    (hw.MatmulConfig(128, 80, 64), "bfloat16", 16),
+    (hw.MatmulConfig(128, 256, 64), "float32", 32),
+    (hw.MatmulConfig(128, 80, 64), "float32", 16),
+    (hw.MatmulConfig(128, 64, 64), "int8", 64),  # 128 B would be 128 columns
+    (hw.MatmulConfig(64, 128, 64), "bfloat16", 64),  # two consumers share N
+    (hw.MatmulConfig(64, 64, 64, num_consumer_warpgroups=2), "bfloat16", 32),
+    (hw.MatmulConfig(128, 96, 64, epilogue_block_n=16), "bfloat16", 16),
+  ],
+)
+def test_the_default_epilogue_is_the_widest_that_divides_a_consumers_columns(
+  config, out_dtype, columns
+):
+  assert staging_columns(config, out_dtype=out_dtype) == columns
+
+
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("consumers", [None, 1, 2])
+def test_no_tile_is_refused_for_the_default_epilogue(out_dtype, consumers):
+  problem = dataclasses.replace(FFN, out_dtype=out_dtype)
+  fitting = 0
+  for block_m, block_n in itertools.product((64, 128), range(16, 257, 16)):
+    config = hw.MatmulConfig(block_m, block_n, 64, 2, num_consumer_warpgroups=consumers)
+    plan = hw.plan(problem, config, "h100", schedule="warp_specialized")
+    assert "epilogue" not in plan.reason
+    fitting += plan.fits
+  assert fitting > 15
+
+
+@pytest.mark.parametrize(
+  ("config", "schedule", "kinds"),
+  [
+    (HOPPER, "warp_specialized", ()),
+    (hw.MatmulConfig(128, 256, 64, 9), "warp_specialized", ("capacity",)),
+    (hw.MatmulConfig(32, 128, 64), "warp_specialized", ("shape",)),
+    (hw.MatmulConfig(32, 256, 64, 20), "warp_specialized", ("shape", "capacity")),
+    (hw.MatmulConfig(64, 64, 64, accumulator="shared"), "warp_specialized", ("shape",)),
+    (hw.MatmulConfig(96, 128, 64), "multistage", ("shape",)),
+    (hw.MatmulConfig(128, 128, 64, 9), "multistage", ("capacity",)),
+  ],
+)
+def test_kinds_tell_capacity_from_shape(config, schedule, kinds):
+  plan = hw.plan(FFN, config, "h100", schedule=schedule)
+  assert plan.shortfall_kinds == kinds
+  assert plan.fits == (kinds == ())
+
+
+def test_the_schedule_that_does_the_dtype_is_named_in_a_note():
+  problem = dataclasses.replace(FFN, dtype="float32")
+  refused = hw.plan(problem, HOPPER, "h100", schedule="warp_specialized")
+  assert "schedule='multistage' takes the problem, in another tile" in refused.notes
+  small = hw.MatmulConfig(64, 64, 32)
+  refused = hw.plan(problem, small, "h100", schedule="warp_specialized")
+  assert "schedule='multistage' would fit this tile" in refused.notes
 
 
 def test_a_float32_result_is_staged_in_narrower_sub_tiles():
@@ -184,7 +247,7 @@ def test_candidates_can_be_those_of_one_schedule(schedule):
 @pytest.mark.parametrize(
   ("problem", "profile", "message"),
   [
-    (hw.MatmulProblem(64, 64, 64, "float32"), "h100", "dtype='float32'.*TF32.*multistage"),
+    (hw.MatmulProblem(64, 64, 64, "float32"), "h100", "dtype='float32'.*TF32$"),
     (FFN, "rtx_pro_6000", "needs wgmma, compute capability 9.0; rtx_pro_6000 is 12.0"),
     (hw.MatmulProblem(64, 64, 64, "float64"), "h100", "dtype='float64': h100_sxm multiplies"),
   ],
@@ -193,6 +256,8 @@ def test_devices_and_dtypes_without_a_kernel_say_so(problem, profile, message):
   plan = hw.plan(problem, HOPPER, profile, schedule="warp_specialized")
   assert not plan.fits
   assert re.search(message, plan.reason)
+  assert plan.shortfall_kinds[0] == "unsupported"
+  assert "schedule=" not in plan.reason
 
 
 def test_auto_says_which_schedule_it_took_and_why():
@@ -351,6 +416,30 @@ def test_a_shared_b_is_read_once_for_the_batch():
   assert one == shared.once_through_bytes
 
 
+def test_a_shared_a_is_read_once_where_l2_keeps_it():
+  batch = hw.MatmulProblem(128, 1024, 1024, batch=8)
+  shared = dataclasses.replace(batch, shared_a=True)
+  config = hw.MatmulConfig(128, 128, 64, 4)
+  own, one = (hw.plan(p, config, "h100").traffic_bytes["dram"] for p in (batch, shared))
+  assert own - one == 7 * 128 * 1024 * 2
+  assert one == shared.once_through_bytes
+  # 64 MiB of A and of B pass before A is needed again: L2 has 50 MiB
+  large = hw.MatmulProblem(8192, 4096, 8192, batch=2, shared_a=True)
+  config = hw.MatmulConfig(128, 256, 64, 4)
+  plan = hw.plan(large, config, "h100")
+  assert (
+    plan.traffic_bytes["dram"]
+    == (hw.plan(dataclasses.replace(large, shared_a=False), config, "h100").traffic_bytes["dram"])
+  )
+  assert large.once_through_bytes == (8192 * 4096 + 2 * 4096 * 8192 + 2 * 8192 * 8192) * 2
+
+
+def test_both_operands_shared_are_read_once_for_the_batch():
+  problem = hw.MatmulProblem(128, 1024, 1024, batch=8, shared_a=True, shared_b=True)
+  plan = hw.plan(problem, hw.MatmulConfig(128, 128, 64, 4), "h100")
+  assert plan.traffic_bytes["dram"] == problem.once_through_bytes
+
+
 @pytest.mark.parametrize("shape", [(0, 64, 64), (64, 64, 0), (64, 0, 64)])
 def test_empty_problems_have_a_plan(shape):
   m, k, n = shape
@@ -368,12 +457,15 @@ def test_padding_is_said():
 
 def test_estimates_carry_assumptions_and_the_model_error():
   plan = hw.plan(FFN, HOPPER, "h200")
-  error = hw.get_profile("h200").model_error
+  error = recorded_error("matmul", hw.get_profile("h200"))
   assert plan.model_error == error.median_absolute_relative_error
-  assert any("measured matmuls" in line for line in plan.assumptions)
+  assert any(f"{error.row_count} measured times of matmul" in line for line in plan.assumptions)
   assert any("launch" in line for line in plan.assumptions)
-  unchecked = dataclasses.replace(hw.get_profile("h200"), model_error=None)
-  never = hw.plan(FFN, HOPPER, unchecked)
+
+
+def test_a_changed_profile_was_never_checked():
+  changed = dataclasses.replace(hw.get_profile("h200"), sm_count=66)
+  never = hw.plan(FFN, HOPPER, changed)
   assert never.model_error is None
   assert any("never checked" in line for line in never.assumptions)
 
@@ -383,6 +475,10 @@ def test_estimates_carry_assumptions_and_the_model_error():
   [
     ((FFN, HOPPER, "h300"), "name='h300'"),
     (("ffn", HOPPER, "h100"), "problem='ffn': expected a MatmulProblem"),
+    (
+      (hw.MatmulProblem, HOPPER, "h100"),
+      "problem=<class .*MatmulProblem'>: expected a MatmulProblem",
+    ),
     ((FFN, (128, 128), "h100"), r"config=\(128, 128\): expected a MatmulConfig"),
   ],
 )
@@ -392,7 +488,9 @@ def test_arguments_of_the_wrong_kind_are_named(arguments, message):
 
 
 def test_schedules_of_the_other_vendor_are_refused():
-  with pytest.raises(ValueError, match=r"schedule='cube': h100_sxm is planned as"):
+  with pytest.raises(ValueError, match=r"schedule='cube': matmul on h100_sxm is planned as"):
     hw.plan(FFN, HOPPER, "h100", schedule="cube")
-  with pytest.raises(ValueError, match=r"schedule='multistage': ascend_910b3 is planned as"):
+  with pytest.raises(
+    ValueError, match=r"schedule='multistage': matmul on ascend_910b3 is planned as"
+  ):
     hw.plan(FFN, HOPPER, "910b3", schedule="multistage")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import hw_profiles as hw
-from hw_profiles.capacity.cube_core import cube_tile
+from hw_profiles.matmul.cube import cube_tile
 
 KIB = 1024
 FFN = hw.MatmulProblem(m=1024, k=4096, n=12288)

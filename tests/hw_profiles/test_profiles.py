@@ -174,7 +174,7 @@ def _change(path, value):
     (_change(["title"], None), "title: missing"),
     (_change(["alias"], []), "alias: unknown field"),
     (_change(["aliases"], "h100"), "aliases: 'h100'"),
-    (_change(["model_error"], {"median": 1}), "model_error: "),
+    (_change(["model_error"], {"median": 1}), "model_error: unknown field"),
   ],
 )
 def test_malformed_file_is_refused_by_file_and_field(tmp_path, change, message):

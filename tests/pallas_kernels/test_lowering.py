@@ -90,6 +90,28 @@ def test_gradients_lower_through_the_kernel():
   assert len(re.findall(r"custom_call @mosaic_gpu", lowered.as_text())) >= 3
 
 
+def test_the_gradient_of_a_call_with_a_tile_runs_where_the_call_does():
+  # the sum is stored as float32 on the way to the gradient, and rows of
+  # epilogue_block_n were chosen for 16 bits
+  a = jax.ShapeDtypeStruct((512, 256), jnp.bfloat16)
+  b = jax.ShapeDtypeStruct((256, 512), jnp.bfloat16)
+  config = MatmulConfig(128, 128, 64, 4, epilogue_block_n=64)
+
+  def loss(a, b):
+    out = matmul(
+      a,
+      b,
+      activation="silu",
+      intermediate_dtype="float32",
+      config=config,
+      implementation="mosaic_gpu",
+    )
+    return out.astype(jnp.float32).sum()
+
+  with device.abstract_gpu(**H200):
+    jax.jit(jax.grad(loss, (0, 1))).trace(a, b).lower(lowering_platforms=("cuda",))
+
+
 def test_export_for_cuda_from_a_cpu():
   a, b = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((256, 128), (128, 192)))
   call = functools.partial(matmul, implementation="mosaic_gpu")

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import hw_profiles
@@ -53,6 +54,23 @@ WRONG = {
     r"implementation=\['xla'\]: expected None or one of",
   ),
   "batch_invariant": (lambda: matmul(A, B, batch_invariant="yes"), r"batch_invariant='yes'"),
+  "a foreign byte order": (
+    lambda: matmul(np.ones((4, 6), ">f4"), np.ones((6, 5), np.float32)),
+    r"a has the byte order of another machine.*a\.astype\('float32'\)",
+  ),
+  "a masked array": (
+    lambda: matmul(np.ma.masked_array(np.ones((4, 6), np.float32)), B),
+    r"a is a masked array.*a\.filled\(0\)",
+  ),
+  "an array of strings": (lambda: matmul(np.full((4, 6), "x"), B), r"a is str.*: expected one of"),
+  "only a shape": (
+    lambda: matmul(jax.ShapeDtypeStruct((4, 6), jnp.bfloat16), B),
+    r"a is a ShapeDtypeStruct.*explain takes shapes",
+  ),
+  "precisions in a tree": (
+    lambda: matmul(A, B, precision=(("high", "high"), "high")),
+    r"precision=\('high', 'high'\)",
+  ),
   "accumulator": (
     lambda: MatmulConfig(64, 64, 32, accumulator="smem"),
     r"accumulator='smem': expected 'registers' or 'shared'",

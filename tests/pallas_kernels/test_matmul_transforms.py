@@ -195,7 +195,7 @@ def test_x64_changes_nothing_for_16_bit_operands(run, rng):
   chex.assert_trees_all_equal(plain, wide)
 
 
-def test_float64_is_computed_in_float64_by_xla(rng):
+def test_float64_is_computed_in_float64_by_xla_and_its_gradient_too(rng):
   with jax.enable_x64(True):
     a, b = jnp.asarray(rng.standard_normal((9, 30))), jnp.asarray(rng.standard_normal((30, 8)))
     out = matmul(a, b)
@@ -203,6 +203,50 @@ def test_float64_is_computed_in_float64_by_xla(rng):
     exact = np.asarray(a) @ np.asarray(b)
     bound = 30 * 2.0**-53 * (np.abs(a) @ np.abs(b)) * 2
     assert np.all(np.abs(np.asarray(out) - exact) <= bound)
+    huge, pull = jax.vjp(
+      lambda x: matmul(jnp.ones((1, 1)), x, activation="silu"), jnp.array([[1e200]])
+    )
+    assert float(huge[0, 0]) == 1e200
+    assert float(pull(jnp.ones((1, 1)))[0][0, 0]) == 1.0
+
+
+def test_float64_sums_are_rounded_to_16_bits_once():
+  with jax.enable_x64(True):
+    a = jnp.array([[1 + 2.0**-8 + 2.0**-40]])
+    for dtype in ("bfloat16", "float16"):
+      out = matmul(a, jnp.ones((1, 1)), out_dtype=dtype)
+      expected = reference.round_to(np.asarray(a), jnp.dtype(dtype))
+      np.testing.assert_array_equal(np.asarray(out), expected)
+
+
+def test_silu_of_float64_keeps_its_tail():
+  with jax.enable_x64(True):
+    x = jnp.array([[-jnp.inf, -700.0, -300.0, 2.0]])
+    out = np.asarray(matmul(jnp.ones((1, 1)), x, activation="silu"))
+    exact = reference.silu(np.asarray(x))
+    assert out[0, 0] == 0.0
+    np.testing.assert_array_less(np.abs(out - exact), 1e-13 * np.abs(exact) + 1e-300)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_strict_dtype_promotion(name, rng):
+  a, b, bias = normal(rng, 20, 24), normal(rng, 24, 30), normal(rng, 30, dtype="float32")
+
+  def loss(a, b, bias):
+    out = matmul(a, b, bias=bias, activation="silu", implementation=name)
+    return out.astype(jnp.float32).sum()
+
+  with jax.numpy_dtype_promotion("strict"):
+    chex.assert_tree_all_finite(jax.grad(loss, argnums=(0, 1, 2))(a, b, bias))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_band_higher_than_any_grid_is_the_whole_grid(name, rng):
+  if name == "xla":
+    return
+  a, b = normal(rng, 70, 64), normal(rng, 64, 70)
+  config = MatmulConfig(64, 64, 64, 2, group_m=2**30)
+  assert_inside_bound(matmul(a, b, config=config, implementation=name), a, b, name)
 
 
 def test_donated_operands(run, rng):

@@ -105,6 +105,7 @@ class Matmul(Op[MatmulShape, MatmulConfig, MatmulOptions]):
   def describe_plan(self, plan: hw_profiles.TilePlan) -> tuple[str, ...]:
     """Tiles and K steps, bytes of A, B and C."""
     traffic = plan.traffic
+    assert isinstance(traffic, hw_profiles.MatmulTraffic)
     rows, columns = plan.grid
     return (
       f"tiles: {rows} x {columns}, {traffic.k_steps} K steps each; resident blocks: "

@@ -149,7 +149,7 @@ class Op(abc.ABC, Generic[S, C, O]):
 
   def plan(self, problem: Any, config: C, profile: str) -> hw_profiles.TilePlan:
     """The planner's verdict on a tile; one that does not fit has its reason in it."""
-    return hw_profiles.plan(problem, config, hw_profiles.get_profile(profile))  # type: ignore[arg-type]
+    return hw_profiles.plan(problem, config, hw_profiles.get_profile(profile))
 
   def best(self, problem: Any, profile: str) -> C | None:
     """The tile the planner ranks first on a profile; None where none fits."""

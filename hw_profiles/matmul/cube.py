@@ -1,4 +1,4 @@
-"""On-chip needs of a matmul tile on Ascend: one cube core (AIC) and its vector cores (AIV).
+"""The matmul's schedule on Ascend: one cube core (AIC) and its vector cores (AIV).
 
     GM ─MTE2→ L1 ─MTE1→ L0A, L0B ─cube→ L0C ─FixPipe→ GM              no activation
     L0C ─FixPipe→ GM ─MTE2→ UB ─vector, MTE3→ GM                      silu on 910B
@@ -11,12 +11,27 @@ Operands lie in fractals of 16 rows x 32 B, so M and N are padded to 16 and K to
 import dataclasses
 
 from hw_profiles import dtypes
+from hw_profiles.activations import activation_cost
 from hw_profiles.arguments import ceil_div, round_up
-from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
-from hw_profiles.config import MatmulConfig
-from hw_profiles.problem import MatmulProblem
+from hw_profiles.capacity.buffers import Buffer, Shortfall, fullest, larger_first
+from hw_profiles.cost.npu_time import NpuAmounts, NpuWork
+from hw_profiles.cost.wave import wave
+from hw_profiles.frozen_map import FrozenMap
+from hw_profiles.matmul.config import MatmulConfig
+from hw_profiles.matmul.problem import MatmulProblem
+from hw_profiles.matmul.tile_counts import (
+  L2_ASSUMPTION,
+  TileCounts,
+  tile_count,
+  tile_counts,
+  tile_notes,
+  tile_traffic,
+)
+from hw_profiles.matmul.traffic import MatmulTraffic
+from hw_profiles.planner.op_model import Demand, Execution
 from hw_profiles.profile import NpuProfile
 
+NAME = "cube"
 # L0A, L0B and the UB queues hold two of everything, so that the next slice
 # arrives while this one is used (the vendor's libraries all do).
 PING_PONG = 2
@@ -52,7 +67,7 @@ class CubeTile:
   vector_rows: int
 
 
-def activation_bytes_per_element(problem: MatmulProblem) -> int:
+def _activation_bytes_per_element(problem: MatmulProblem) -> int:
   """UB bytes an element of the slab takes.
 
   Float32 in and the result out, two of each, and one float32 temporary for
@@ -76,7 +91,7 @@ def cube_tile(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> 
   slab_rows = vector_rows = 0
   if problem.activation is not None:
     vector_rows = ceil_div(rows, npu.vector_cores_per_cube_core)
-    row_bytes = columns * activation_bytes_per_element(problem)
+    row_bytes = columns * _activation_bytes_per_element(problem)
     fitting = npu.ub_bytes // row_bytes // npu.fractal_rows * npu.fractal_rows
     slab_rows = min(round_up(vector_rows, npu.fractal_rows), fitting)
   return CubeTile(
@@ -95,7 +110,7 @@ def _l1_bias_bytes(problem: MatmulProblem, tile: CubeTile) -> int:
   return tile.columns * ACCUMULATOR_BYTES if problem.bias else 0
 
 
-def buffers(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> tuple[Buffer, ...]:
+def _buffers(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> tuple[Buffer, ...]:
   """Everything one cube core and one of its vector cores keep."""
   tile = cube_tile(problem, config, npu)
   size = dtypes.size_bytes(problem.dtype)
@@ -117,7 +132,7 @@ def buffers(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> tu
     held.append(Buffer("bias", "BT", bias, npu.bt_bytes, 1))
   if problem.activation is not None:
     slab = max(tile.slab_rows, npu.fractal_rows) * tile.columns
-    needed = slab * activation_bytes_per_element(problem)
+    needed = slab * _activation_bytes_per_element(problem)
     held.append(Buffer("activation slab", "UB", needed, npu.ub_bytes, PING_PONG))
     if not npu.has_l0c_to_ub:
       workspace = PING_PONG * npu.aic_count * accumulator
@@ -125,23 +140,16 @@ def buffers(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> tu
   return tuple(held)
 
 
-def structural_shortfalls(
-  problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile
-) -> tuple[Shortfall, ...]:
+def unsupported(problem: MatmulProblem, npu: NpuProfile) -> tuple[Shortfall, ...]:
   """A dtype the cube does not multiply."""
-  del config
   if problem.dtype in npu.cube_macs_per_cycle:
     return ()
-  return (
-    Shortfall(
-      "dtype",
-      (),
-      f"dtype={problem.dtype!r}: the cube of {npu.name} takes {', '.join(npu.cube_macs_per_cycle)}",
-    ),
-  )
+  known = ", ".join(npu.cube_macs_per_cycle)
+  statement = f"dtype={problem.dtype!r}: the cube of {npu.name} takes {known}"
+  return (Shortfall("unsupported", "dtype", (), statement),)
 
 
-def capacity_shortfalls(
+def shortfalls(
   problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile
 ) -> tuple[Shortfall, ...]:
   """L1, L0A, L0B, L0C, BT and UB against what the tile needs."""
@@ -157,6 +165,7 @@ def capacity_shortfalls(
     fields = ("block_k", *sides)
     found.append(
       Shortfall(
+        "capacity",
         "L1",
         ("num_stages", *fields) if stages > 2 else (*fields, "num_stages"),
         f"L1 needs {needed} B for {stages} stage(s) of A"
@@ -172,6 +181,7 @@ def capacity_shortfalls(
     if needed > capacity:
       found.append(
         Shortfall(
+          "capacity",
           space,
           (field,),
           f"{space} needs {needed} B for {PING_PONG} slices one fractal deep"
@@ -182,6 +192,7 @@ def capacity_shortfalls(
   if needed > npu.l0c_bytes:
     found.append(
       Shortfall(
+        "capacity",
         "L0C",
         sides,
         f"L0C needs {needed} B for a {tile.rows}x{tile.columns} float32 accumulator,"
@@ -191,15 +202,17 @@ def capacity_shortfalls(
   if bias > npu.bt_bytes:
     found.append(
       Shortfall(
+        "capacity",
         "BT",
         ("block_n",),
         f"BT needs {bias} B for {tile.columns} float32 biases, {npu.name} has {npu.bt_bytes} B",
       )
     )
   if problem.activation is not None and tile.slab_rows == 0:
-    needed = npu.fractal_rows * tile.columns * activation_bytes_per_element(problem)
+    needed = npu.fractal_rows * tile.columns * _activation_bytes_per_element(problem)
     found.append(
       Shortfall(
+        "capacity",
         "UB",
         ("block_n",),
         f"UB needs {needed} B to activate {npu.fractal_rows} rows of {tile.columns} columns,"
@@ -207,3 +220,142 @@ def capacity_shortfalls(
       )
     )
   return tuple(found)
+
+
+def demand(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> Demand:
+  """Operand tiles, slices, accumulators, bias, activation slab and workspace."""
+  traffic = tile_traffic(problem, config)
+  held = _buffers(problem, config, npu)
+  notes: tuple[str, ...] = ()
+  if config.accumulator != "registers":
+    notes = (f"accumulator={config.accumulator!r} is not read here: L0C holds it",)
+  return Demand(
+    buffers=held,
+    traffic=traffic,
+    tiles=tile_count(problem, traffic),
+    cores=npu.aic_count,
+    execution=lambda: _execution(problem, config, npu, traffic, held),
+    notes=notes,
+    assumptions=(
+      L2_ASSUMPTION,
+      "L0A/L0B slices are this planner's: Huawei's compiler reports no L0A or L0B use",
+    ),
+  )
+
+
+def _execution(
+  problem: MatmulProblem,
+  config: MatmulConfig,
+  npu: NpuProfile,
+  traffic: MatmulTraffic,
+  held: tuple[Buffer, ...],
+) -> Execution:
+  tile = cube_tile(problem, config, npu)
+  counts = tile_counts(problem, config, traffic, wave_programs=npu.aic_count, l2_bytes=npu.l2_bytes)
+  work = _work(problem, config, npu, tile, counts)
+  accumulator_bytes = tile.rows * tile.columns * ACCUMULATOR_BYTES
+  tiers = {
+    "hbm": counts.dram_bytes,
+    "l1": counts.l2_bytes - problem.batch * traffic.c_write_bytes,
+    "l0": work.tiles * work.steps * work.per_step.l1_bytes,
+    "l0c": work.tiles * accumulator_bytes,
+  }
+  if problem.activation is not None:
+    tiers["ub"] = work.tiles * accumulator_bytes
+  return Execution(
+    work=work,
+    resident_blocks=tile.accumulators,
+    residency=None,
+    # L0A, L0B and UB are left out: their slices are derived to fill them
+    binding=fullest(held, ("L1", "L0C", "BT")),
+    waves=wave(programs=counts.tiles, cores=npu.aic_count),
+    traffic_bytes=FrozenMap(tiers),
+    notes=(
+      *_placement_notes(problem, npu, tile),
+      *_padding_to_fractals(config, tile),
+      *tile_notes(problem, config, counts),
+    ),
+  )
+
+
+def _work(
+  problem: MatmulProblem,
+  config: MatmulConfig,
+  npu: NpuProfile,
+  tile: CubeTile,
+  counts: TileCounts,
+) -> NpuWork:
+  size = dtypes.size_bytes(problem.dtype)
+  a_bytes = tile.rows * tile.depth * size
+  b_bytes = tile.depth * tile.columns * size
+  return NpuWork(
+    core="AIC" if problem.activation is None else "mixed",
+    tiles=counts.tiles,
+    steps=counts.traffic.k_steps,
+    per_step=NpuAmounts(
+      l1_bytes=a_bytes + b_bytes,
+      l0a_bytes=a_bytes,
+      l0b_bytes=b_bytes,
+      macs=tile.rows * tile.columns * tile.depth,
+    ),
+    per_tile=_epilogue(problem, npu, tile),
+    hbm_bytes=counts.dram_bytes,
+    num_stages=config.num_stages,
+    accumulators=tile.accumulators,
+    macs_per_cycle=npu.cube_macs_per_cycle[problem.dtype],
+  )
+
+
+def _epilogue(problem: MatmulProblem, npu: NpuProfile, tile: CubeTile) -> NpuAmounts:
+  """The bias into BT; C out through FixPipe, with an activation by way of UB."""
+  outputs = tile.rows * tile.columns
+  result_bytes = outputs * dtypes.size_bytes(problem.result_dtype)
+  bt_bytes = _l1_bias_bytes(problem, tile)
+  if problem.activation is None:
+    return NpuAmounts(bt_bytes=bt_bytes, l0c_to_gm_bytes=result_bytes)
+  accumulator_bytes = outputs * ACCUMULATOR_BYTES
+  cost = activation_cost(problem.activation)
+  direct = npu.has_l0c_to_ub
+  return NpuAmounts(
+    bt_bytes=bt_bytes,
+    l0c_to_ub_bytes=accumulator_bytes if direct else 0,
+    l0c_to_gm_bytes=0 if direct else accumulator_bytes,
+    gm_to_ub_bytes=0 if direct else accumulator_bytes,
+    vector_bytes=cost.vector_operations * accumulator_bytes,
+    exp_elements=cost.exp_operations * outputs,
+    ub_to_gm_bytes=result_bytes,
+  )
+
+
+def _placement_notes(problem: MatmulProblem, npu: NpuProfile, tile: CubeTile) -> tuple[str, ...]:
+  notes = [
+    f"L0 K step {tile.l0_depth}: the deepest slices of which L0A and L0B hold two",
+    f"L0C holds {tile.accumulators} accumulator(s):"
+    + (
+      " FixPipe drains one while the cube fills the other"
+      if tile.accumulators > 1
+      else " the cube waits for FixPipe at the end of a tile"
+    ),
+  ]
+  if problem.activation is None:
+    notes.append("epilogue: FixPipe rounds and writes L0C to GM")
+    return tuple(notes)
+  path = "L0C -> UB" if npu.has_l0c_to_ub else "L0C -> GM workspace -> UB"
+  notes.append(
+    f"{problem.activation}: {path} -> GM on {npu.vector_cores_per_cube_core} vector cores,"
+    f" {tile.vector_rows} rows each in slabs of {tile.slab_rows}"
+  )
+  return tuple(notes)
+
+
+def _padding_to_fractals(config: MatmulConfig, tile: CubeTile) -> tuple[str, ...]:
+  padded = [
+    f"{name}={size} is held as {held}"
+    for name, size, held in (
+      ("block_m", config.block_m, tile.rows),
+      ("block_n", config.block_n, tile.columns),
+      ("block_k", config.block_k, tile.depth),
+    )
+    if size != held
+  ]
+  return (f"{', '.join(padded)}: whole fractals",) if padded else ()

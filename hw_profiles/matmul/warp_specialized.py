@@ -1,33 +1,41 @@
-"""On-chip needs of the Hopper matmul: one TMA producer warpgroup, wgmma consumers.
+"""The Hopper matmul's schedule: one TMA producer warpgroup, wgmma consumers.
 
 One persistent block an SM: 128 threads that only copy, and 128 for each
 consumer warpgroup. Operand stages and the epilogue's staging live in shared
-memory, the accumulator in the consumers' registers.
+memory, the accumulator in the consumers' registers. The kernel takes its
+layout from here.
 """
 
 import dataclasses
+import functools
 from typing import Literal
 
 from hw_profiles import dtypes
+from hw_profiles.arguments import ceil_div
 from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
-from hw_profiles.config import MatmulConfig
-from hw_profiles.problem import MatmulProblem
+from hw_profiles.capacity.warpgroups import (
+  MOST_CONSUMERS,
+  WARPGROUP_THREADS,
+  block_threads,
+  consumer_registers,
+  launch_registers,
+)
+from hw_profiles.matmul.config import MatmulConfig
+from hw_profiles.matmul.problem import MatmulProblem
+from hw_profiles.matmul.sm import SmKernel, missing_rate, sm_demand
+from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
-WARPGROUP_THREADS = 128
-# A producer thread keeps addresses, a phase and a loop counter; 40 is what
-# JAX's Mosaic GPU pipeline emitter leaves it, too.
-PRODUCER_REGISTERS = 40
+NAME = "warp_specialized"
 # Addresses, descriptors, loop state and the epilogue's fragment in a consumer
 # thread besides its accumulator. Assumed: 128 x 256 tiles (128 accumulators)
 # are known to run without spills in 232 registers, 192 accumulators fill it.
 CONSUMER_OVERHEAD_REGISTERS = 40
-# setmaxnreg takes multiples of 8
-REGISTER_STEP = 8
 # Two 8-byte mbarriers a stage: "full" and "empty".
 BARRIER_BYTES_PER_STAGE = 16
 # A consumer stages 64 rows, one wgmma's height, while the TMA stores the other slot.
 EPILOGUE_SLOTS = 2
+EPILOGUE_MAX_COLUMNS = 64
 WGMMA_ROWS = 64
 WGMMA_MAX_COLUMNS = 256
 # K of one 16-bit wgmma is 16 elements; the narrowest swizzle span is 32 B.
@@ -35,7 +43,17 @@ WGMMA_K_BYTES = 32
 # Shared-memory rows that TMA permutes and wgmma reads back, widest first.
 SWIZZLE_BYTES = (128, 64, 32)
 SUPPORTED_DTYPES = ("bfloat16", "float16")
-_OTHER_SCHEDULE = "schedule='multistage' takes it"
+
+
+def consumer_warpgroups(config: MatmulConfig) -> int:
+  """`num_consumer_warpgroups`, or its default: 2 from 128 x 64 outputs on.
+
+  Two warpgroups of a 128 x 256 tile hold 128 accumulator registers a thread;
+  one would hold 256 and spill.
+  """
+  if config.num_consumer_warpgroups is not None:
+    return config.num_consumer_warpgroups
+  return 2 if config.block_m * config.block_n >= 128 * 64 else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +73,7 @@ class ConsumerTile:
 
 def consumer_tile(config: MatmulConfig) -> ConsumerTile:
   """How consumers share a tile: along M when each gets whole 64-row wgmmas, else N."""
-  consumers = config.consumer_warpgroups
+  consumers = consumer_warpgroups(config)
   if config.block_m % (WGMMA_ROWS * consumers) == 0:
     return ConsumerTile(config.block_m // consumers, config.block_n, "m")
   return ConsumerTile(config.block_m, config.block_n // consumers, "n")
@@ -73,42 +91,28 @@ def operand_swizzle_bytes(config: MatmulConfig, *, in_dtype: str) -> int | None:
   return None
 
 
-def consumer_registers(gpu: GpuProfile, consumers: int) -> int:
-  """Registers a consumer thread may hold once the producer keeps 40.
-
-      ⌊(registers_per_sm/128 - 40) / consumers⌋, rounded down to a multiple of 8
-
-  capped at what a thread can address: 255, 232, 152 for 1, 2, 3 consumers.
-  """
-  share = (gpu.registers_per_sm // WARPGROUP_THREADS - PRODUCER_REGISTERS) // consumers
-  return min(gpu.max_registers_per_thread, share // REGISTER_STEP * REGISTER_STEP)
-
-
-def launch_registers(gpu: GpuProfile, threads: int) -> int:
-  """Registers each thread is launched with, before warpgroups trade them."""
-  share = gpu.registers_per_sm // threads // REGISTER_STEP * REGISTER_STEP
-  return min(share, gpu.max_registers_per_thread // REGISTER_STEP * REGISTER_STEP)
-
-
-def block_threads(config: MatmulConfig) -> int:
-  """Threads of the block: the producer's warpgroup and the consumers'."""
-  return WARPGROUP_THREADS * (config.consumer_warpgroups + 1)
-
-
 def staging_columns(config: MatmulConfig, *, out_dtype: str) -> int:
-  """Columns of the epilogue's sub-tile.
+  """Columns of the epilogue's sub-tile: `epilogue_block_n`, or its default.
 
-  `epilogue_block_n` where it is set; else 64, or fewer where block_n has fewer
-  or 64 would exceed the 128 B of the widest swizzle span (32 of float32).
+  The default fills the widest swizzle span, of 128, 64 or 32 B, that holds at
+  most 64 columns and divides a consumer's columns: 64 of bfloat16, 32 of
+  float32; of bfloat16 32 for 96 columns, 16 for 80. Where none divides them
+  the narrowest, which `shortfalls` then refuses.
   """
   if config.epilogue_block_n is not None:
     return config.epilogue_block_n
-  return min(config.epilogue_columns, SWIZZLE_BYTES[0] // dtypes.size_bytes(out_dtype))
+  columns = consumer_tile(config).columns
+  size = dtypes.size_bytes(out_dtype)
+  for span in SWIZZLE_BYTES:
+    width = span // size
+    if width <= EPILOGUE_MAX_COLUMNS and columns % width == 0:
+      break
+  return width
 
 
 def epilogue_bytes(config: MatmulConfig, *, out_dtype: str) -> int:
   """Staging of the result: 2 slots of 64 rows x staging_columns a consumer."""
-  slots = config.consumer_warpgroups * EPILOGUE_SLOTS
+  slots = consumer_warpgroups(config) * EPILOGUE_SLOTS
   columns = staging_columns(config, out_dtype=out_dtype)
   return slots * WGMMA_ROWS * columns * dtypes.size_bytes(out_dtype)
 
@@ -135,13 +139,13 @@ def warp_specialized_shared_bytes(
   return config.num_stages * stage + staging
 
 
-def buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> tuple[Buffer, ...]:
+def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> tuple[Buffer, ...]:
   """Everything one block keeps on its SM."""
   size = dtypes.size_bytes(problem.dtype)
   shared = gpu.max_shared_bytes_per_block
   stages = config.num_stages
-  consumers = config.consumer_warpgroups
-  free_registers = consumer_registers(gpu, consumers) - CONSUMER_OVERHEAD_REGISTERS
+  consumers = consumer_warpgroups(config)
+  free_registers = _register_budget(gpu.registers_per_sm, consumers) - CONSUMER_OVERHEAD_REGISTERS
   return (
     Buffer("A", "shared", stages * config.block_m * config.block_k * size, shared, stages),
     Buffer("B", "shared", stages * config.block_k * config.block_n * size, shared, stages),
@@ -163,45 +167,49 @@ def buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> tu
   )
 
 
-def structural_shortfalls(
-  problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile
-) -> tuple[Shortfall, ...]:
-  """Rules of wgmma and of the kernel that no amount of memory would lift."""
-  found = []
+def unsupported(problem: MatmulProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
+  """Devices without wgmma, and dtypes the kernel does not take."""
+  found = [*missing_rate(problem, gpu)]
   if not gpu.has_wgmma:
     found.append(
       Shortfall(
+        "unsupported",
         "device",
         (),
         f"the warp-specialised kernel needs wgmma, compute capability 9.0; {gpu.name} is"
         f" {'.'.join(map(str, gpu.compute_capability))}",
-        _OTHER_SCHEDULE,
       )
     )
   if problem.dtype not in SUPPORTED_DTYPES:
     found.append(
       Shortfall(
+        "unsupported",
         "dtype",
         (),
         f"dtype={problem.dtype!r}: the warp-specialised kernel takes"
-        f" {' and '.join(SUPPORTED_DTYPES)}; wgmma would round float32 to TF32",
-        _OTHER_SCHEDULE,
+        f" {' and '.join(SUPPORTED_DTYPES)}"
+        f"{'; wgmma would round float32 to TF32' if problem.dtype == 'float32' else ''}",
       )
     )
-  if config.accumulator != "registers":
-    found.append(
-      Shortfall(
-        "tile shape",
-        (),
-        f"accumulator={config.accumulator!r}: wgmma accumulates in registers only",
-        _OTHER_SCHEDULE,
-      )
-    )
-  return (*found, *_shape_shortfalls(problem, config))
+  return tuple(found)
+
+
+def shortfalls(
+  problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile
+) -> tuple[Shortfall, ...]:
+  """Rules of wgmma and of the kernel, then shared memory, threads and registers."""
+  return (
+    *_shape_shortfalls(problem, config),
+    *_capacity_shortfalls(problem, config, gpu),
+  )
 
 
 def _shape_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[Shortfall]:
   found = []
+  if config.accumulator != "registers":
+    found.append(
+      _shape((), f"accumulator={config.accumulator!r}: wgmma accumulates in registers only")
+    )
   if config.block_m % WGMMA_ROWS:
     found.append(_shape(("block_m",), f"wgmma computes multiples of {WGMMA_ROWS} rows"))
   row_bytes = config.block_k * dtypes.size_bytes(problem.dtype)
@@ -216,11 +224,11 @@ def _shape_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[Shor
 
 
 def _shape(fields: tuple[str, ...], statement: str) -> Shortfall:
-  return Shortfall("tile shape", fields, statement)
+  return Shortfall("shape", "tile shape", fields, statement)
 
 
 def _column_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[Shortfall]:
-  consumers = config.consumer_warpgroups
+  consumers = consumer_warpgroups(config)
   tile = consumer_tile(config)
   size = dtypes.size_bytes(problem.dtype)
   if tile.axis == "n" and config.block_n % consumers:
@@ -275,12 +283,11 @@ def _epilogue_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[S
   return found
 
 
-def capacity_shortfalls(
+def _capacity_shortfalls(
   problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile
-) -> tuple[Shortfall, ...]:
-  """Shared memory, registers and threads of one block against the SM's."""
+) -> list[Shortfall]:
   found = []
-  stages, consumers = config.num_stages, config.consumer_warpgroups
+  stages, consumers = config.num_stages, consumer_warpgroups(config)
   needed = warp_specialized_shared_bytes(
     config, in_dtype=problem.dtype, out_dtype=problem.result_dtype
   )
@@ -289,6 +296,7 @@ def capacity_shortfalls(
     staged = epilogue_bytes(config, out_dtype=problem.result_dtype)
     found.append(
       Shortfall(
+        "capacity",
         "shared_memory",
         ("num_stages", *fields) if stages > 2 else (*fields, "num_stages"),
         f"shared memory needs {needed} B for {stages} stage(s) of A"
@@ -298,21 +306,23 @@ def capacity_shortfalls(
         f" {gpu.max_shared_bytes_per_block} B",
       )
     )
-  threads = block_threads(config)
+  threads = block_threads(consumers)
   if threads > gpu.max_threads_per_block:
     found.append(
       Shortfall(
+        "capacity",
         "threads",
         ("num_consumer_warpgroups",),
         f"{consumers} consumer warpgroups and the producer are {threads} threads, {gpu.name} has"
         f" {gpu.max_threads_per_block}",
       )
     )
-  accumulators = -(-config.block_m * config.block_n // (WARPGROUP_THREADS * consumers))
-  budget = consumer_registers(gpu, consumers)
+  accumulators = ceil_div(config.block_m * config.block_n, WARPGROUP_THREADS * consumers)
+  budget = _register_budget(gpu.registers_per_sm, consumers)
   if accumulators + CONSUMER_OVERHEAD_REGISTERS > budget:
     found.append(
       Shortfall(
+        "capacity",
         "registers",
         larger_first(block_n=config.block_n, block_m=config.block_m),
         f"registers of a consumer thread need {accumulators} for its share of the"
@@ -320,10 +330,18 @@ def capacity_shortfalls(
         f" besides, {gpu.name} has {budget} with {consumers} consumer warpgroup(s)",
       )
     )
-  return tuple(found)
+  return found
 
 
-def shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
+@functools.cache
+def _register_budget(registers_per_sm: int, consumers: int) -> int:
+  """`consumer_registers`; 0 for more consumers than a block has threads for."""
+  if consumers > MOST_CONSUMERS:
+    return 0
+  return consumer_registers(consumers, registers_per_sm=registers_per_sm)
+
+
+def _shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
   """Shared-memory bytes moved by one K step: TMA writes and wgmma reads.
 
   A wgmma reads 64 rows of A once and all its columns of B, so B is read again
@@ -336,3 +354,34 @@ def shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
   a_reads = config.block_n // tile.columns
   b_reads = config.block_m // WGMMA_ROWS
   return a_bytes * (1 + a_reads) + b_bytes * (1 + b_reads)
+
+
+def demand(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Demand:
+  """Stages, staging, barriers and accumulator of the one block of an SM."""
+  return sm_demand(
+    problem,
+    config,
+    gpu,
+    buffers=_buffers(problem, config, gpu),
+    kernel=lambda: _kernel(problem, config, gpu),
+    assumption="one persistent block an SM, whose copies run ahead through the epilogue",
+  )
+
+
+def _kernel(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> SmKernel:
+  consumers = consumer_warpgroups(config)
+  tile = consumer_tile(config)
+  note = (
+    f"{consumers} consumer warpgroup(s) split {tile.axis.upper()}: {tile.rows}x{tile.columns}"
+    f" each, up to {_register_budget(gpu.registers_per_sm, consumers)} registers a thread"
+  )
+  return SmKernel(
+    threads=block_threads(consumers),
+    registers_per_thread=launch_registers(consumers, registers_per_sm=gpu.registers_per_sm),
+    shared_bytes=warp_specialized_shared_bytes(
+      config, in_dtype=problem.dtype, out_dtype=problem.result_dtype
+    ),
+    shared_bytes_per_step=_shared_bytes_per_step(problem, config),
+    persistent=True,
+    notes=(note,),
+  )

@@ -1,4 +1,4 @@
-"""On-chip needs of the portable matmul, compiled through Triton.
+"""The portable matmul's schedule on an SM, compiled through Triton.
 
 All warps of a block copy and compute. Operand stages live in shared memory,
 the accumulator in registers, or in shared memory for what-if questions.
@@ -8,11 +8,14 @@ from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
 from hw_profiles.capacity.residency import LANES_PER_WARP
-from hw_profiles.config import MatmulConfig
-from hw_profiles.problem import MatmulProblem
+from hw_profiles.matmul.config import MatmulConfig
+from hw_profiles.matmul.problem import MatmulProblem
+from hw_profiles.matmul.sm import SmKernel, missing_rate, sm_demand
+from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
-# Addresses, masks and loop state of a thread; the seed's budget of a register
+NAME = "multistage"
+# Addresses, masks and loop state of a thread; the usual budget of a hand-written register
 # tile allows 30 for the same.
 INDEX_REGISTERS = 32
 # Fragments of the accumulator that pass through a thread's registers when the
@@ -25,24 +28,32 @@ REGISTER_STEP = 8
 MIN_BLOCK = 16
 
 
-def block_threads(config: MatmulConfig) -> int:
-  """Threads of the block."""
-  return LANES_PER_WARP * config.warps
+def warps(config: MatmulConfig) -> int:
+  """`num_warps`, or its default: 4, 8 from 128 x 128 outputs on.
+
+  8 warps keep the accumulator of a 128 x 128 tile at 64 registers a thread.
+  """
+  if config.num_warps is not None:
+    return config.num_warps
+  return 8 if config.block_m * config.block_n >= 128 * 128 else 4
 
 
-def warp_grid(config: MatmulConfig) -> tuple[int, int]:
+def _block_threads(config: MatmulConfig) -> int:
+  return LANES_PER_WARP * warps(config)
+
+
+def _warp_grid(config: MatmulConfig) -> tuple[int, int]:
   """Warps along M and N: of the power-of-two splits the one that reads least.
 
   A warp reads block_m/rows + block_n/columns operand rows a K slice, as its
   neighbours read the same ones again.
   """
-  splits = [
-    (rows, config.warps // rows) for rows in range(1, config.warps + 1) if config.warps % rows == 0
-  ]
+  count = warps(config)
+  splits = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
   return min(splits, key=lambda s: config.block_m / s[0] + config.block_n / s[1])
 
 
-def registers_per_thread(config: MatmulConfig) -> int:
+def _registers_per_thread(config: MatmulConfig) -> int:
   """Registers of a thread, estimated.
 
       accumulator  block_m·block_n / threads
@@ -53,17 +64,17 @@ def registers_per_thread(config: MatmulConfig) -> int:
   lane, 16 x 8 of B in 2 (PTX ISA, mma.m16n8k16). The compiler may do better or
   worse; a count above what a thread can address means spills.
   """
-  warps_m, warps_n = warp_grid(config)
+  warps_m, warps_n = _warp_grid(config)
   rows = ceil_div(config.block_m, warps_m) + ceil_div(config.block_n, warps_n)
   fragments = ceil_div(rows * MMA_K_BYTES, LANES_PER_WARP * 4)
   if config.accumulator == "registers":
-    accumulator = ceil_div(config.block_m * config.block_n, block_threads(config))
+    accumulator = ceil_div(config.block_m * config.block_n, _block_threads(config))
   else:
     accumulator = SHARED_ACCUMULATOR_REGISTERS
   return round_up(accumulator + fragments + INDEX_REGISTERS, REGISTER_STEP)
 
 
-def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
+def _shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
   """Shared memory of a block: operand stages, and the accumulator if it is there."""
   size = dtypes.size_bytes(problem.dtype)
   stage = (config.block_m + config.block_n) * config.block_k * size
@@ -71,7 +82,7 @@ def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
   return config.num_stages * stage + accumulator
 
 
-def buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> tuple[Buffer, ...]:
+def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> tuple[Buffer, ...]:
   """Everything one block keeps on its SM."""
   size = dtypes.size_bytes(problem.dtype)
   shared = gpu.max_shared_bytes_per_block
@@ -80,10 +91,10 @@ def buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> tu
   if config.accumulator == "shared":
     accumulator = Buffer("accumulator", "shared", accumulator_bytes, shared, 1)
   else:
-    accumulators = ceil_div(config.block_m * config.block_n, block_threads(config))
-    free = gpu.max_registers_per_thread - (registers_per_thread(config) - accumulators)
+    accumulators = ceil_div(config.block_m * config.block_n, _block_threads(config))
+    free = gpu.max_registers_per_thread - (_registers_per_thread(config) - accumulators)
     accumulator = Buffer(
-      "accumulator", "registers", accumulator_bytes, 4 * max(free, 0) * block_threads(config), 1
+      "accumulator", "registers", accumulator_bytes, 4 * max(free, 0) * _block_threads(config), 1
     )
   return (
     Buffer("A", "shared", stages * config.block_m * config.block_k * size, shared, stages),
@@ -92,32 +103,36 @@ def buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> tu
   )
 
 
-def structural_shortfalls(
+def unsupported(problem: MatmulProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
+  """A dtype that the device does not multiply."""
+  return missing_rate(problem, gpu)
+
+
+def shortfalls(
   problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile
 ) -> tuple[Shortfall, ...]:
-  """What Triton's dot refuses whatever the memory."""
-  del problem, gpu  # the rules are the compiler's
+  """What Triton's dot refuses, then shared memory, threads and registers."""
+  return (*_shape_shortfalls(config), *_capacity_shortfalls(problem, config, gpu))
+
+
+def _shape_shortfalls(config: MatmulConfig) -> list[Shortfall]:
   found = []
   for name in ("block_m", "block_n", "block_k"):
     value = getattr(config, name)
     if value < MIN_BLOCK or value & (value - 1):
-      found.append(
-        Shortfall(
-          "tile shape", (name,), f"Triton's dot takes powers of two of at least {MIN_BLOCK}"
-        )
-      )
-  if config.warps & (config.warps - 1):
-    found.append(Shortfall("tile shape", ("num_warps",), "Triton takes powers of two"))
-  return tuple(found)
+      statement = f"Triton's dot takes powers of two of at least {MIN_BLOCK}"
+      found.append(Shortfall("shape", "tile shape", (name,), statement))
+  if warps(config) & (warps(config) - 1):
+    found.append(Shortfall("shape", "tile shape", ("num_warps",), "Triton takes powers of two"))
+  return found
 
 
-def capacity_shortfalls(
+def _capacity_shortfalls(
   problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile
-) -> tuple[Shortfall, ...]:
-  """Shared memory, registers and threads of one block against the SM's."""
+) -> list[Shortfall]:
   found = []
   blocks = larger_first(block_n=config.block_n, block_m=config.block_m)
-  needed = shared_bytes(problem, config)
+  needed = _shared_bytes(problem, config)
   if needed > gpu.max_shared_bytes_per_block:
     held = (
       f" and a {config.block_m}x{config.block_n} float32 accumulator"
@@ -127,6 +142,7 @@ def capacity_shortfalls(
     fields = ("block_k", *blocks)
     found.append(
       Shortfall(
+        "capacity",
         "shared_memory",
         ("num_stages", *fields) if config.num_stages > 2 else (*fields, "num_stages"),
         f"shared memory needs {needed} B for {config.num_stages} stage(s) of A"
@@ -135,44 +151,68 @@ def capacity_shortfalls(
         f" {gpu.max_shared_bytes_per_block} B",
       )
     )
-  threads = block_threads(config)
+  threads = _block_threads(config)
   if threads > gpu.max_threads_per_block:
     found.append(
       Shortfall(
+        "capacity",
         "threads",
         ("num_warps",),
-        f"{config.warps} warps are {threads} threads, {gpu.name} has"
+        f"{warps(config)} warps are {threads} threads, {gpu.name} has"
         f" {gpu.max_threads_per_block} in a block",
       )
     )
-  registers = registers_per_thread(config)
+  registers = _registers_per_thread(config)
   # all warps of the block must fit the register file as well
   file_share = gpu.registers_per_sm // max(threads, 1)
   limit = min(gpu.max_registers_per_thread, file_share)
   if registers > limit:
     found.append(
       Shortfall(
+        "capacity",
         "registers",
         (*blocks, "num_warps"),
         f"registers of a thread need about {registers} for its share of the"
         f" {config.block_m}x{config.block_n} accumulator, operand fragments and addresses,"
-        f" {gpu.name} has {limit} with {config.warps} warps",
+        f" {gpu.name} has {limit} with {warps(config)} warps",
       )
     )
-  return tuple(found)
+  return found
 
 
-def shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
+def _shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
   """Shared-memory bytes moved by one K step: copies in, fragments out.
 
   Warps side by side read the same operand rows, each for itself. An
   accumulator in shared memory is read and written in every step.
   """
   size = dtypes.size_bytes(problem.dtype)
-  warps_m, warps_n = warp_grid(config)
+  warps_m, warps_n = _warp_grid(config)
   a_bytes = config.block_m * config.block_k * size
   b_bytes = config.block_k * config.block_n * size
   moved = a_bytes * (1 + warps_n) + b_bytes * (1 + warps_m)
   if config.accumulator == "shared":
     moved += 2 * 4 * config.block_m * config.block_n
   return moved
+
+
+def demand(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Demand:
+  """Stages and accumulator of one block."""
+  return sm_demand(
+    problem,
+    config,
+    gpu,
+    buffers=_buffers(problem, config, gpu),
+    kernel=lambda: _kernel(problem, config),
+    assumption="registers of the compiled kernel estimated from the tile, not read from a binary",
+  )
+
+
+def _kernel(problem: MatmulProblem, config: MatmulConfig) -> SmKernel:
+  return SmKernel(
+    threads=_block_threads(config),
+    registers_per_thread=_registers_per_thread(config),
+    shared_bytes=_shared_bytes(problem, config),
+    shared_bytes_per_step=_shared_bytes_per_step(problem, config),
+    persistent=False,
+  )

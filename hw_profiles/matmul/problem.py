@@ -3,6 +3,7 @@
 import dataclasses
 
 from hw_profiles import dtypes
+from hw_profiles.activations import check_activation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,9 +17,10 @@ class MatmulProblem:
     dtype: Operand dtype by name, for example "bfloat16".
     out_dtype: Result dtype; None: `dtype`.
     bias: Whether a row vector is added to each row of C before the activation.
-    activation: None or "silu".
-    batch: Independent products, each with its own A.
+    activation: None or one of `hw_profiles.ACTIVATIONS`.
+    batch: Products.
     shared_b: True: all products of the batch read one B.
+    shared_a: True: all products of the batch read one A.
   """
 
   m: int
@@ -30,6 +32,7 @@ class MatmulProblem:
   activation: str | None = None
   batch: int = 1
   shared_b: bool = False
+  shared_a: bool = False
 
   def __post_init__(self) -> None:
     for name in ("m", "k", "n", "batch"):
@@ -39,8 +42,7 @@ class MatmulProblem:
     dtypes.size_bytes(self.dtype)
     if self.out_dtype is not None:
       dtypes.size_bytes(self.out_dtype)
-    if self.activation not in (None, "silu"):
-      raise ValueError(f"MatmulProblem.activation={self.activation!r}: expected None or 'silu'")
+    check_activation("MatmulProblem.activation", self.activation)
 
   @property
   def result_dtype(self) -> str:
@@ -56,9 +58,10 @@ class MatmulProblem:
   def once_through_bytes(self) -> int:
     """Bytes that any program must move: each operand read once, C written once."""
     size = dtypes.size_bytes(self.dtype)
-    b_copies = 1 if self.shared_b else self.batch
+    a_copies = min(self.batch, 1) if self.shared_a else self.batch
+    b_copies = min(self.batch, 1) if self.shared_b else self.batch
     return (
-      self.batch * self.m * self.k * size
+      a_copies * self.m * self.k * size
       + b_copies * self.k * self.n * size
       + self.batch * self.m * self.n * dtypes.size_bytes(self.result_dtype)
     )

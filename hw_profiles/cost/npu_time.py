@@ -1,0 +1,161 @@
+"""Time of a tiled kernel on Ascend cores, pipe by pipe."""
+
+import dataclasses
+import operator
+from typing import Literal
+
+from hw_profiles.arguments import ceil_div
+from hw_profiles.cost.device_time import DeviceTime, device_time
+from hw_profiles.profile import NpuProfile
+
+CoreKind = Literal["AIC", "AIV", "mixed"]
+
+_CUBE_PIPES = ("mte2", "mte1", "cube", "fixpipe")
+_VECTOR_PIPES = ("vector_mte2", "vector", "mte3")
+
+
+@dataclasses.dataclass(frozen=True)
+class NpuAmounts:
+  """Work of one core (a cube core with its vector cores, where both work), by pipe.
+
+  Attributes:
+    l1_bytes: GM to L1: MTE2 of a cube core.
+    l0a_bytes: L1 to L0A: MTE1.
+    l0b_bytes: L1 to L0B: MTE1.
+    bt_bytes: L1 to BT: MTE1.
+    macs: Padded multiply-accumulates of the cube.
+    l0c_to_gm_bytes: FixPipe, counted in bytes written.
+    l0c_to_ub_bytes: FixPipe.
+    gm_to_ub_bytes: MTE2 of the vector cores.
+    vector_bytes: Operands of simple vector arithmetic.
+    exp_elements: Elements of exp and its like.
+    ub_to_gm_bytes: MTE3 of the vector cores.
+  """
+
+  l1_bytes: int = 0
+  l0a_bytes: int = 0
+  l0b_bytes: int = 0
+  bt_bytes: int = 0
+  macs: int = 0
+  l0c_to_gm_bytes: int = 0
+  l0c_to_ub_bytes: int = 0
+  gm_to_ub_bytes: int = 0
+  vector_bytes: int = 0
+  exp_elements: int = 0
+  ub_to_gm_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class NpuWork:
+  """What the cores have to do.
+
+  A tile is what one program computes, in steps whose copies and arithmetic
+  overlap, and a part done once: the epilogue.
+
+  Attributes:
+    core: Who works: "AIC": cube cores; "AIV": vector cores, each on tiles of its
+      own; "mixed": cube cores, each with its vector cores, on the same tile.
+    tiles: Tiles of the whole problem.
+    steps: Steps of a tile.
+    per_step: Of one step of a full tile.
+    per_tile: Done once a tile.
+    hbm_bytes: Of the whole problem.
+    num_stages: Steps whose operands L1 holds; the vector pipes always have two
+      slots in UB.
+    accumulators: Tiles that L0C holds; 0 for "AIV".
+    macs_per_cycle: Of one cube, for the dtype; 0 for "AIV".
+  """
+
+  core: CoreKind
+  tiles: int
+  steps: int
+  per_step: NpuAmounts
+  per_tile: NpuAmounts
+  hbm_bytes: int
+  num_stages: int
+  accumulators: int = 0
+  macs_per_cycle: int = 0
+
+
+def npu_cores(npu: NpuProfile, core: CoreKind) -> int:
+  """Cores that the tiles are dealt out to."""
+  return npu.aiv_count if core == "AIV" else npu.aic_count
+
+
+def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
+  """Estimates the device time of `work`.
+
+  Every pipe has its own queue, so pipes overlap across steps and tiles as far
+  as their buffers allow:
+
+      step   max(MTE2, MTE1, cube, ...) with two stages in L1,
+             MTE2 + max(MTE1, cube, ...) with one
+      tile   max(steps, FixPipe, vector pipes) with two accumulators in L0C,
+             max(steps + FixPipe, vector pipes) with one
+
+  MTE1 loads L0A and L0B one after the other; what a tile loads or multiplies
+  once comes on top of its steps. HBM serves all cores together.
+
+  Returns:
+    `times_us` of the busiest core's "mte2" (L2 to L1), "mte1" (L1 to L0),
+    "cube" and "fixpipe" (out of L0C) where cube cores work, of those of
+    "vector_mte2" (GM to UB), "vector" and "mte3" (UB to GM) that have work; of
+    all cores "hbm"; "launch". `total_us` is launch + fill + the tiles' rounds +
+    the last tile's drain.
+  """
+  rounds = ceil_div(work.tiles, npu_cores(npu, work.core))
+  step = _pipes_us(npu, work, work.per_step)
+  once = _pipes_us(npu, work, work.per_tile)
+
+  slowest_us = max(time for pipe, time in step.items() if pipe != "mte2")
+  overlap = max if work.num_stages > 1 else operator.add
+  step_us = overlap(step["mte2"], slowest_us)
+  steps_us = work.steps * step_us + once["mte2"] + once["mte1"] + once["cube"]
+  vector_us = [once[pipe] for pipe in _VECTOR_PIPES]
+  if work.accumulators > 1:
+    tile_us = max(steps_us, once["fixpipe"], *vector_us)
+    drain_us = once["fixpipe"]
+  else:
+    tile_us = max(steps_us + once["fixpipe"], *vector_us)
+    drain_us = 0.0
+  fill_us = step["mte2"] + step["mte1"] if work.num_stages > 1 and work.steps else 0.0
+  # behind a cube core the vector cores' share of the last tile is all exposed;
+  # on their own, their slowest pipe is in the rounds already
+  rest_us = drain_us + sum(vector_us) - (max(vector_us) if work.core == "AIV" else 0.0)
+  hbm_us = work.hbm_bytes / (npu.hbm_bandwidth_bytes_per_s * npu.sustained_hbm_fraction) * 1e6
+
+  busy = {pipe: rounds * (work.steps * step[pipe] + once[pipe]) for pipe in step}
+  listed = [pipe for pipe in _CUBE_PIPES if work.core != "AIV"]
+  listed += [pipe for pipe in _VECTOR_PIPES if step[pipe] or once[pipe]]
+  times_us = {
+    **{pipe: busy[pipe] for pipe in listed},
+    "hbm": hbm_us,
+    "launch": npu.launch_overhead_us,
+  }
+  total_us = (
+    npu.launch_overhead_us + fill_us + max(rounds * tile_us, hbm_us) + (rest_us if rounds else 0.0)
+  )
+  return device_time(times_us, total_us)
+
+
+def _pipes_us(npu: NpuProfile, work: NpuWork, amounts: NpuAmounts) -> dict[str, float]:
+  """Time of each pipe of one core for `amounts`; vector cores of a cube core share them."""
+  vectors = npu.vector_cores_per_cube_core if work.core == "mixed" else 1
+
+  def cycles_us(amount: float, rate_per_cycle: float) -> float:
+    # a path that does not exist has rate 0 and nothing to move
+    return amount / (rate_per_cycle * npu.clock_hz) * 1e6 if amount else 0.0
+
+  return {
+    "mte2": cycles_us(amounts.l1_bytes, npu.l2_to_core_bytes_per_cycle),
+    "mte1": cycles_us(amounts.l0a_bytes, npu.l1_to_l0a_bytes_per_cycle)
+    + cycles_us(amounts.l0b_bytes, npu.l1_to_l0b_bytes_per_cycle)
+    + cycles_us(amounts.bt_bytes, npu.bt_load_bytes_per_cycle),
+    "cube": cycles_us(amounts.macs, work.macs_per_cycle * npu.sustained_cube_fraction),
+    "fixpipe": cycles_us(amounts.l0c_to_gm_bytes, npu.l0c_to_gm_bytes_per_cycle)
+    + cycles_us(amounts.l0c_to_ub_bytes, npu.l0c_to_ub_bytes_per_cycle),
+    "vector_mte2": cycles_us(amounts.gm_to_ub_bytes / vectors, npu.gm_to_ub_bytes_per_cycle),
+    "vector": cycles_us(amounts.vector_bytes / vectors, npu.vector_bytes_per_cycle)
+    + cycles_us(amounts.exp_elements / vectors, npu.exp_elements_per_cycle),
+    "mte3": cycles_us(amounts.ub_to_gm_bytes / vectors, npu.ub_to_gm_bytes_per_cycle),
+  }

@@ -1,0 +1,166 @@
+"""What the matmul's schedules on an SM share: rates, amounts, residency."""
+
+import dataclasses
+from collections.abc import Callable
+
+from hw_profiles import dtypes
+from hw_profiles.activations import activation_cost
+from hw_profiles.capacity.buffers import Buffer, Shortfall
+from hw_profiles.capacity.residency import residency
+from hw_profiles.cost.sm_time import SmAmounts, SmWork
+from hw_profiles.cost.wave import wave
+from hw_profiles.frozen_map import FrozenMap
+from hw_profiles.matmul.config import MatmulConfig
+from hw_profiles.matmul.problem import MatmulProblem
+from hw_profiles.matmul.tile_counts import (
+  L2_ASSUMPTION,
+  tile_count,
+  tile_counts,
+  tile_notes,
+  tile_traffic,
+)
+from hw_profiles.matmul.traffic import MatmulTraffic
+from hw_profiles.planner.op_model import Demand, Execution
+from hw_profiles.profile import GpuProfile
+
+
+@dataclasses.dataclass(frozen=True)
+class SmKernel:
+  """One schedule's thread block for a tile.
+
+  Attributes:
+    threads: Threads of the block.
+    registers_per_thread: At launch.
+    shared_bytes: Shared memory of the block.
+    shared_bytes_per_step: In and out of shared memory in one K step.
+    persistent: One block an SM, which walks tiles and stages C in shared memory
+      for the TMA; else a block a tile, as many as fit, which stores registers.
+    notes: What to say of it.
+  """
+
+  threads: int
+  registers_per_thread: int
+  shared_bytes: int
+  shared_bytes_per_step: int
+  persistent: bool
+  notes: tuple[str, ...] = ()
+
+
+def rate(problem: MatmulProblem, gpu: GpuProfile) -> tuple[float | None, tuple[str, ...]]:
+  """Arithmetic peak in FLOP/s for the operands, and a note where it is not the obvious one.
+
+  None: the device has no arithmetic for them.
+  """
+  if problem.dtype == "float32":
+    return gpu.peak_flops["float32"], ("float32 is priced on the CUDA cores, never as TF32",)
+  if problem.dtype in gpu.peak_flops:
+    return gpu.peak_flops[problem.dtype], ()
+  if dtypes.size_bytes(problem.dtype) == 2:
+    return gpu.peak_flops["float32"], (
+      f"{gpu.name} has no {problem.dtype} tensor cores: priced as float32 on the CUDA cores",
+    )
+  return None, ()
+
+
+def missing_rate(problem: MatmulProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
+  """The shortfall of a dtype that the device does not multiply."""
+  if rate(problem, gpu)[0] is not None:
+    return ()
+  statement = f"dtype={problem.dtype!r}: {gpu.name} multiplies {', '.join(gpu.peak_flops)}"
+  return (Shortfall("unsupported", "dtype", (), statement),)
+
+
+def sm_demand(
+  problem: MatmulProblem,
+  config: MatmulConfig,
+  gpu: GpuProfile,
+  *,
+  buffers: tuple[Buffer, ...],
+  kernel: Callable[[], SmKernel],
+  assumption: str,
+) -> Demand:
+  """`Demand` of one schedule.
+
+  Args:
+    problem: What is computed.
+    config: The tile.
+    gpu: The device.
+    buffers: What a block keeps.
+    kernel: Its thread block, asked for only if the tile fits.
+    assumption: What its residency rests on.
+  """
+  traffic = tile_traffic(problem, config)
+  return Demand(
+    buffers=buffers,
+    traffic=traffic,
+    tiles=tile_count(problem, traffic),
+    cores=gpu.sm_count,
+    execution=lambda: _execution(problem, config, gpu, traffic, kernel()),
+    assumptions=(L2_ASSUMPTION, assumption),
+  )
+
+
+def _execution(
+  problem: MatmulProblem,
+  config: MatmulConfig,
+  gpu: GpuProfile,
+  traffic: MatmulTraffic,
+  kernel: SmKernel,
+) -> Execution:
+  flops_per_s, rate_notes = rate(problem, gpu)
+  assert flops_per_s is not None
+  resident = residency(
+    gpu,
+    threads_per_block=kernel.threads,
+    registers_per_thread=kernel.registers_per_thread,
+    shared_bytes_per_block=kernel.shared_bytes,
+  )
+  # a persistent block has its SM to itself, whatever would fit beside it
+  blocks = 1 if kernel.persistent else resident.resident_blocks
+  counts = tile_counts(
+    problem,
+    config,
+    traffic,
+    wave_programs=gpu.sm_count * blocks,
+    l2_bytes=gpu.l2_bytes,
+  )
+  k_steps = traffic.k_steps
+  work = SmWork(
+    tiles=counts.tiles,
+    steps=k_steps,
+    per_step=SmAmounts(
+      flops=2 * config.block_m * config.block_n * config.block_k,
+      l2_bytes=traffic.a_tile_bytes + traffic.b_tile_bytes,
+      shared_bytes=kernel.shared_bytes_per_step,
+    ),
+    per_tile=_epilogue(problem, config, staged=kernel.persistent),
+    flops_per_s=flops_per_s,
+    dram_bytes=counts.dram_bytes,
+    resident_blocks=blocks,
+    num_stages=config.num_stages,
+    persistent=kernel.persistent,
+  )
+  return Execution(
+    work=work,
+    resident_blocks=blocks,
+    residency=resident,
+    binding=resident.binding,
+    waves=wave(programs=counts.tiles, cores=gpu.sm_count, programs_per_core=blocks),
+    traffic_bytes=FrozenMap(
+      dram=counts.dram_bytes,
+      l2=counts.l2_bytes,
+      shared=counts.tiles * k_steps * kernel.shared_bytes_per_step,
+    ),
+    notes=(*kernel.notes, *rate_notes, *tile_notes(problem, config, counts)),
+  )
+
+
+def _epilogue(problem: MatmulProblem, config: MatmulConfig, *, staged: bool) -> SmAmounts:
+  """C once to L2, where staged in and out of shared memory; the activation of each element."""
+  outputs = config.block_m * config.block_n
+  result_bytes = outputs * dtypes.size_bytes(problem.result_dtype)
+  return SmAmounts(
+    l2_bytes=result_bytes,
+    shared_bytes=2 * result_bytes if staged else 0,
+    special_functions=outputs * activation_cost(problem.activation).special_functions,
+  )

@@ -1,0 +1,62 @@
+"""What every op's tile configuration has in common."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class TileConfig(Protocol):
+  """A tile configuration: a frozen dataclass of integers, one class an op.
+
+  Fields that only one schedule reads are None by default, and the schedule
+  derives them.
+  """
+
+  @property
+  def num_stages(self) -> int:
+    """Operand tiles held at once; 1: copies and compute take turns."""
+    ...
+
+  def describe(self) -> str:
+    """The config as `name=value` pairs, defaults left out: what `--tile` takes."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TileField:
+  """How one field of a config may be changed so that the tile fits.
+
+  Attributes:
+    value: The field, or what it means where it is None.
+    step: Only multiples of this are worth suggesting.
+    larger_needs_more: Whether a larger value needs more of every memory; if
+      not, larger values are suggested, too.
+    is_block: Whether it is a side of the tile. Where no single field mends a
+      config, the sides are halved, largest first, until it fits.
+    fallback: Value of a field that is no side in that search; None: its default.
+  """
+
+  value: int
+  step: int = 1
+  larger_needs_more: bool = False
+  is_block: bool = False
+  fallback: int | None = None
+
+
+TileFields = Mapping[str, TileField]
+
+
+def check_positive_int(owner: str, name: str, value: object) -> None:
+  """Raises ValueError unless the field `name` of class `owner` is an int of at least 1."""
+  if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    raise ValueError(f"{owner}.{name}={value!r}: expected an integer of at least 1")
+
+
+def describe(config: Any) -> str:
+  """`name=value` pairs of a config dataclass; defaults but that of num_stages left out."""
+  parts = []
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if field.name == "num_stages" or value != field.default:
+      parts.append(f"{field.name}={value}")
+  return ",".join(parts)

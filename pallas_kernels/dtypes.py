@@ -1,0 +1,33 @@
+"""Dtypes of sums and roundings, stated so that strict promotion has nothing to object to."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def accumulator_dtype(dtype: Any) -> jnp.dtype:
+  """What products of `dtype` are summed in: float64 for float64, else float32."""
+  wide = jnp.dtype(dtype) == jnp.float64
+  return jnp.dtype(jnp.float64 if wide else jnp.float32)
+
+
+def round_once(x: jax.Array, dtype: Any) -> jax.Array:
+  """x in `dtype`, rounded to nearest even once.
+
+  XLA converts float64 to a 16-bit dtype by way of float32, which rounds twice:
+  1 + 2^-8 + 2^-40 becomes 1 in bfloat16. Here float64 is first rounded to the
+  significand of the result; only results below the smallest normal number, 2^-14
+  for float16, are still rounded twice.
+
+  Args:
+    x: Any floating-point dtype.
+    dtype: Of the result.
+  """
+  dtype = jnp.dtype(dtype)
+  if x.dtype == jnp.float64 and dtype.itemsize == 2:
+    info = jnp.finfo(dtype)
+    rounded = lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
+    x = jnp.where(jnp.abs(x) < float(info.smallest_normal), x, rounded)
+  return x.astype(dtype)
