@@ -56,7 +56,7 @@ class Profile:
     Raises:
       ValueError: the profile has no such number.
     """
-    if field not in self.sources:
+    if not isinstance(field, str) or field not in self.sources:
       known = ", ".join(sorted(self.sources))
       raise ValueError(f"field={field!r}: {self.name} has no such number; it has {known}")
     recorded = self.sources[field]

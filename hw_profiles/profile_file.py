@@ -8,6 +8,7 @@ the field is a mapping.
 
 import dataclasses
 import json
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NoReturn, get_args, get_type_hints
@@ -39,7 +40,7 @@ def read_profile(path: pathlib.Path) -> GpuProfile | NpuProfile:
   """
   try:
     document = json.loads(path.read_text(encoding="utf-8"))
-  except json.JSONDecodeError as error:
+  except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
     raise ValueError(f"{path.name}: not JSON: {error}") from None
   return _Reader(path.name).profile(document)
 
@@ -59,7 +60,7 @@ class _Reader:
     for field in _HEADER:
       if field not in document:
         self._fail(field, "missing")
-    if document["vendor"] not in _CLASSES:
+    if not isinstance(document["vendor"], str) or document["vendor"] not in _CLASSES:
       self._fail("vendor", f"{document['vendor']!r}: expected one of {', '.join(_CLASSES)}")
     profile_class = _CLASSES[document["vendor"]]
     known = {*_HEADER}
@@ -141,7 +142,9 @@ class _Reader:
     }
     if not accepted[expected]:
       self._fail(field, f"value {entry['value']!r}: expected {_TYPE_NAMES[expected]}")
-    if is_number and (value < 0 or (value == 0 and field not in _MAY_BE_ZERO)):
+    if is_number and (
+      not math.isfinite(value) or value < 0 or (value == 0 and field not in _MAY_BE_ZERO)
+    ):
       self._fail(field, f"value {value!r}: expected a positive number")
     if field.startswith("sustained_") and value > 1:
       self._fail(field, f"value {value!r}: expected a fraction of at most 1")

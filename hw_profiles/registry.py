@@ -28,14 +28,50 @@ def _key(name: str) -> str:
 
 @functools.cache
 def _names() -> dict[str, str]:
-  """Every accepted key to the profile it means."""
-  names: dict[str, str] = {}
+  """Every accepted key to the profile it means.
+
+  Raises:
+    ValueError: two profiles claim one; where neither has it as its own name the
+      message names both files, as either may be the copy.
+  """
+  names = {_key(name): name for name in _profiles()}
   for profile in _profiles().values():
-    for name in (profile.name, *profile.aliases):
-      owner = names.setdefault(_key(name), profile.name)
-      if owner != profile.name:
-        raise ValueError(f"{profile.name}.json: aliases: {name!r} already means {owner}")
+    for alias in profile.aliases:
+      owner = names.setdefault(_key(alias), profile.name)
+      if owner == profile.name:
+        continue
+      if _key(owner) == _key(alias):
+        raise ValueError(f"{profile.name}.json: aliases: {alias!r} is the name of {owner}")
+      raise ValueError(
+        f"{owner}.json and {profile.name}.json: aliases: {alias!r} is in both; expected in one"
+      )
   return names
+
+
+def _kind_key(device_kind: str) -> str:
+  """`device_kind` as profiles are matched: lower case, single spaces, without the maker."""
+  return " ".join(device_kind.lower().split()).removeprefix("nvidia ")
+
+
+@functools.cache
+def _kinds() -> dict[str, GpuProfile]:
+  """Every device kind, as `_kind_key` has it, to its profile.
+
+  Raises:
+    ValueError: two profiles claim one; the message names both files.
+  """
+  kinds: dict[str, GpuProfile] = {}
+  for profile in _profiles().values():
+    if not isinstance(profile, GpuProfile):
+      continue
+    for kind in profile.device_kinds:
+      owner = kinds.setdefault(_kind_key(kind), profile)
+      if owner is not profile:
+        raise ValueError(
+          f"{owner.name}.json and {profile.name}.json: device_kinds: {kind!r} is in both;"
+          " expected in one"
+        )
+  return kinds
 
 
 def list_profiles() -> tuple[str, ...]:
@@ -65,17 +101,48 @@ def get_profile(name: str) -> GpuProfile | NpuProfile:
   )
 
 
+def resolve(profile: str | GpuProfile | NpuProfile) -> GpuProfile | NpuProfile:
+  """`profile` itself, or the profile of that name.
+
+  Raises:
+    ValueError: it is neither a profile nor the name of one.
+  """
+  if isinstance(profile, GpuProfile | NpuProfile):
+    return profile
+  if not isinstance(profile, str):
+    raise ValueError(
+      f"profile={profile!r}: expected a GpuProfile, an NpuProfile or the name of one of"
+      f" {', '.join(list_profiles())}"
+    )
+  return get_profile(profile)
+
+
+def resolve_gpu(gpu: str | GpuProfile) -> GpuProfile:
+  """`gpu` itself, or the profile of that name.
+
+  Raises:
+    ValueError: it is neither the profile of a GPU nor the name of one.
+  """
+  if isinstance(gpu, GpuProfile):
+    return gpu
+  found = get_profile(gpu) if isinstance(gpu, str) else gpu
+  if isinstance(found, GpuProfile):
+    return found
+  gpus = [name for name, profile in _profiles().items() if isinstance(profile, GpuProfile)]
+  got = found.name if isinstance(found, NpuProfile) else found
+  raise ValueError(f"gpu={got!r}: expected a GpuProfile or the name of one of {', '.join(gpus)}")
+
+
 def profile_for_device_kind(device_kind: str) -> GpuProfile | None:
   """The profile of the GPU that JAX calls `device_kind`, or None.
 
   Only the exact device matches: a MIG slice ("NVIDIA H200 MIG 1g.18gb") has
   fewer SMs and less bandwidth than its card, "NVIDIA H100 PCIe" is not the SXM
   part, and a card without a profile has none.
+
+  Raises:
+    ValueError: `device_kind` is not a string.
   """
-  wanted = " ".join(device_kind.lower().split()).removeprefix("nvidia ")
-  for profile in _profiles().values():
-    if isinstance(profile, GpuProfile):
-      kinds = (kind.lower().removeprefix("nvidia ") for kind in profile.device_kinds)
-      if wanted in kinds:
-        return profile
-  return None
+  if not isinstance(device_kind, str):
+    raise ValueError(f"device_kind={device_kind!r}: expected a string, as jax.Device.device_kind")
+  return _kinds().get(_kind_key(device_kind))

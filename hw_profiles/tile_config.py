@@ -33,6 +33,8 @@ class TileField:
       not, larger values are suggested, too.
     is_block: Whether it is a side of the tile. Where no single field mends a
       config, the sides are halved, largest first, until it fits.
+    is_output: Whether the outputs of a tile are a multiple of it; remedies keep
+      the product of such fields large.
     fallback: Value of a field that is no side in that search; None: its default.
   """
 
@@ -40,6 +42,7 @@ class TileField:
   step: int = 1
   larger_needs_more: bool = False
   is_block: bool = False
+  is_output: bool = False
   fallback: int | None = None
 
 

@@ -6,6 +6,7 @@ from hw_profiles.arguments import at_least, ceil_div, round_up
 from hw_profiles.errors import InfeasibleTileError
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.profile import GpuProfile
+from hw_profiles.registry import resolve_gpu
 
 LANES_PER_WARP = 32
 
@@ -70,7 +71,7 @@ def _warps_that_fit(gpu: GpuProfile, registers_per_thread: int) -> int:
 
 
 def residency(
-  gpu: GpuProfile,
+  gpu: str | GpuProfile,
   *,
   threads_per_block: int,
   registers_per_thread: int,
@@ -90,7 +91,7 @@ def residency(
   2 blocks, bound by registers and shared memory, 34 KiB left over.
 
   Args:
-    gpu: The device.
+    gpu: The device or its name.
     threads_per_block: At least 1.
     registers_per_thread: 32-bit registers, at least 1.
     shared_bytes_per_block: Static and dynamic shared memory together, without
@@ -98,11 +99,12 @@ def residency(
 
   Raises:
     InfeasibleTileError: not even one block runs.
-    ValueError: an argument is not an integer in its range.
+    ValueError: `gpu` is no GPU, or another argument not an integer in its range.
 
   The granularities are those of NVIDIA's occupancy calculator
   (cuda_occupancy.h); the limits are the profile's.
   """
+  gpu = resolve_gpu(gpu)
   at_least("threads_per_block", threads_per_block, 1)
   at_least("registers_per_thread", registers_per_thread, 1)
   at_least("shared_bytes_per_block", shared_bytes_per_block, 0)

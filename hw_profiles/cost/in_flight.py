@@ -5,6 +5,7 @@ import math
 
 from hw_profiles.arguments import at_least, positive
 from hw_profiles.profile import GpuProfile
+from hw_profiles.registry import resolve_gpu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,7 @@ class InFlight:
 
 
 def in_flight(
-  gpu: GpuProfile,
+  gpu: str | GpuProfile,
   *,
   resident_warps: int,
   loads_per_warp: int,
@@ -40,15 +41,16 @@ def in_flight(
   512 B hold 32 KiB, a coverage of 2.15, and 8 warps would do.
 
   Args:
-    gpu: The device.
+    gpu: The device or its name.
     resident_warps: Warps on an SM, for example `residency(...).resident_warps`.
     loads_per_warp: Independent loads a warp issues before it waits.
     latency_ns: From issue to arrival; `gpu.dram_latency_ns` is the profile's.
     bytes_per_load: Of a whole warp: 32 lanes x 16 B by default.
 
   Raises:
-    ValueError: an argument is out of range.
+    ValueError: `gpu` is no GPU, or another argument out of range.
   """
+  gpu = resolve_gpu(gpu)
   at_least("resident_warps", resident_warps, 0)
   at_least("loads_per_warp", loads_per_warp, 1)
   at_least("bytes_per_load", bytes_per_load, 1)

@@ -1,6 +1,8 @@
 """Operand panels that programs running at the same time share in L2."""
 
 import dataclasses
+import functools
+import math
 
 from hw_profiles.arguments import at_least, ceil_div
 
@@ -76,6 +78,72 @@ def wave_panels(
   else:
     columns = intervals[0][1] - intervals[0][0]
   return WavePanels(programs=last - first, rows=rows, columns=columns)
+
+
+def _sum_of_minima(limit: int, step: int, count: int) -> int:
+  """Sum of min(limit, i·step) over i = 0 ... count-1."""
+  below = min(count, limit // step + 1)
+  return step * below * (below - 1) // 2 + limit * (count - below)
+
+
+def _band_rows(start: int, tiles: int, height: int, programs: int) -> int:
+  """Rows touched in a band of `tiles` tiles from position `start` on, wave by wave."""
+  head = min(-start % programs, tiles)
+  whole, tail = divmod(tiles - head, programs)
+  return min(height, head) + whole * min(height, programs) + min(height, tail)
+
+
+def _period_rows(tiles: int, height: int, programs: int) -> int:
+  """Sum of `_band_rows` over all places where a wave may begin within a band.
+
+  They are the multiples of d = gcd(tiles, programs) below `programs`, each once;
+  so are the tails, as `tiles` is a multiple of d.
+  """
+  divisor = math.gcd(tiles, programs)
+  places = programs // divisor
+  if tiles < programs:
+    # a wave ends inside the band, or the band is whole
+    cuts = tiles // divisor - 1
+    return 2 * _sum_of_minima(height, divisor, cuts + 1) + (places - cuts) * height
+  rows_of_ends = _sum_of_minima(height, divisor, places)
+  tiles_of_ends = divisor * places * (places - 1) // 2
+  whole = (places * tiles - 2 * tiles_of_ends) // programs
+  return 2 * rows_of_ends + whole * min(height, programs)
+
+
+@functools.lru_cache(maxsize=4096)  # a ranking asks for the same grid at every depth and stage
+def total_wave_rows(*, programs: int, tiles_m: int, tiles_n: int, group_m: int) -> int:
+  """Sum of `wave_panels(...).rows` over all waves of a grid, without going through them.
+
+  Where waves begin in a band repeats after programs / gcd(programs, tiles of a
+  band) bands, over which the sum has a closed form; at most one period is
+  walked band by band.
+
+  Args:
+    programs: Programs in a wave.
+    tiles_m: Tile rows of C.
+    tiles_n: Tile columns of C.
+    group_m: Height of a band.
+
+  Raises:
+    ValueError: an argument is out of range.
+  """
+  at_least("programs", programs, 1)
+  at_least("tiles_m", tiles_m, 0)
+  at_least("tiles_n", tiles_n, 0)
+  at_least("group_m", group_m, 1)
+  if not tiles_m or not tiles_n:
+    return 0
+  height = min(group_m, tiles_m)
+  tiles = height * tiles_n
+  bands, rest = divmod(tiles_m, height)
+  period = programs // math.gcd(tiles, programs)
+  periods, odd = divmod(bands, period)
+  rows = periods * _period_rows(tiles, height, programs) if periods else 0
+  rows += sum(_band_rows(band * tiles, tiles, height, programs) for band in range(odd))
+  if rest:
+    rows += _band_rows(bands * tiles, rest * tiles_n, rest, programs)
+  return rows
 
 
 def l2_hit_rate(

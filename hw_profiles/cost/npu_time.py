@@ -118,7 +118,8 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
   else:
     tile_us = max(steps_us + once["fixpipe"], *vector_us)
     drain_us = 0.0
-  fill_us = step["mte2"] + step["mte1"] if work.num_stages > 1 and work.steps else 0.0
+  filled = rounds and work.steps and work.num_stages > 1
+  fill_us = step["mte2"] + step["mte1"] if filled else 0.0
   # behind a cube core the vector cores' share of the last tile is all exposed;
   # on their own, their slowest pipe is in the rounds already
   rest_us = drain_us + sum(vector_us) - (max(vector_us) if work.core == "AIV" else 0.0)

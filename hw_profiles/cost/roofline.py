@@ -6,6 +6,7 @@ from typing import Literal
 
 from hw_profiles.arguments import not_negative
 from hw_profiles.profile import GpuProfile, NpuProfile
+from hw_profiles.registry import resolve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ def peak_flops(profile: GpuProfile | NpuProfile, dtype: str) -> float:
     ValueError: the profile has no rate for `dtype`; the message lists those it has.
   """
   rates = profile.peak_flops
-  if dtype not in rates:
+  if not isinstance(dtype, str) or dtype not in rates:
     raise ValueError(
       f"dtype={dtype!r}: {profile.name} has no rate for it; expected one of {', '.join(rates)}"
     )
@@ -42,21 +43,23 @@ def peak_flops(profile: GpuProfile | NpuProfile, dtype: str) -> float:
 
 
 def roofline(
-  profile: GpuProfile | NpuProfile, *, flops: float, bytes: float, dtype: str
+  profile: str | GpuProfile | NpuProfile, *, flops: float, bytes: float, dtype: str
 ) -> Roofline:
   """time = max(flops / peak, bytes / bandwidth); ridge = peak / bandwidth.
 
   Example (H100, bfloat16): the ridge is 989.4e12 / 3.35e12 = 295.3 FLOP/B.
 
   Args:
-    profile: The device; peaks are data-sheet peaks, nothing sustained.
+    profile: The device or its name; peaks are data-sheet peaks, nothing sustained.
     flops: Operations, a multiply-add counting as 2.
     bytes: Bytes between the device's memory and the chip.
     dtype: Operand dtype, a key of `profile.peak_flops`.
 
   Raises:
-    ValueError: a negative amount, or a dtype the profile has no rate for.
+    ValueError: no such profile, a negative amount, or a dtype the profile has no
+      rate for.
   """
+  profile = resolve(profile)
   not_negative("flops", flops)
   not_negative("bytes", bytes)
   peak = peak_flops(profile, dtype)

@@ -1,6 +1,7 @@
 """Time of a tiled kernel on SMs, from the rates of one device."""
 
 import dataclasses
+from typing import Literal
 
 from hw_profiles.arguments import ceil_div
 from hw_profiles.cost.device_time import DeviceTime, device_time
@@ -42,6 +43,7 @@ class SmWork:
     num_stages: Steps whose loads a block keeps in flight.
     persistent: Whether a block goes on to the next tile, its copies running
       ahead through the epilogue.
+    arithmetic: What does `flops`: "tensor_cores" or "cuda_cores".
   """
 
   tiles: int
@@ -53,6 +55,7 @@ class SmWork:
   resident_blocks: int
   num_stages: int
   persistent: bool
+  arithmetic: Literal["tensor_cores", "cuda_cores"] = "tensor_cores"
 
 
 def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
@@ -60,7 +63,7 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
 
   The busiest SM runs r = ⌈tiles/SMs⌉ tiles of s steps. Each step takes at least
 
-      tensor cores       flops / (peak/SMs · sustained fraction)
+      arithmetic         flops / (peak/SMs · sustained fraction)
       L2                 loads / (L2 bandwidth/SMs)
       shared memory      shared bytes / (bytes a cycle · clock)
       special functions  results / (results a cycle · clock)
@@ -75,8 +78,8 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   block; blocks that share an SM hide each other's but for the last.
 
   Returns:
-    `times_us` of "tensor_cores", "shared_memory", "l2", "dram", "latency",
-    where a step has some "special_functions", "epilogue" and "launch"; all but
+    `times_us` of "tensor_cores" or "cuda_cores", "shared_memory", "l2", "dram",
+    "latency", where a step has some "special_functions", "epilogue" and "launch"; all but
     the last two overlap, and "latency" is the time if only the wait for each
     slot counted. `total_us` is launch + fill + the longest of those that
     overlap + exposed epilogues.
@@ -88,7 +91,7 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
 
   step = _parts_us(gpu, work.per_step, work.flops_per_s)
   latency_us = gpu.dram_latency_ns / 1e3
-  slot_us = latency_us + step["l2"] + max(step["tensor_cores"], step["special_functions"])
+  slot_us = latency_us + step["l2"] + max(step["arithmetic"], step["special_functions"])
 
   bytes_in_flight = (
     min(work.tiles, gpu.sm_count) * slots * work.per_step.l2_bytes if work.steps else 0
@@ -98,7 +101,7 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
     dram_rate = min(dram_rate, bytes_in_flight / (gpu.dram_latency_ns / 1e9))
 
   overlapped = {
-    "tensor_cores": steps * step["tensor_cores"],
+    work.arithmetic: steps * step["arithmetic"],
     "shared_memory": steps * step["shared_memory"],
     "l2": steps * step["l2"],
     "dram": work.dram_bytes / dram_rate * 1e6,
@@ -125,7 +128,7 @@ def _parts_us(gpu: GpuProfile, amounts: SmAmounts, flops_per_s: float) -> dict[s
   shared_rate = gpu.shared_bytes_per_cycle_per_sm * gpu.clock_hz
   special_rate = gpu.special_functions_per_cycle_per_sm * gpu.clock_hz
   return {
-    "tensor_cores": amounts.flops / flops_rate * 1e6,
+    "arithmetic": amounts.flops / flops_rate * 1e6,
     "l2": amounts.l2_bytes / l2_rate * 1e6,
     "shared_memory": amounts.shared_bytes / shared_rate * 1e6,
     "special_functions": amounts.special_functions / special_rate * 1e6,

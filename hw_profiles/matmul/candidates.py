@@ -86,6 +86,9 @@ def matmul_candidates(
     schedule: As for `plan`.
 
   Raises:
-    ValueError: there is no such profile or schedule.
+    ValueError: `problem` is no MatmulProblem, or there is no such profile or
+      schedule.
   """
+  if not isinstance(problem, MatmulProblem):
+    raise ValueError(f"problem={problem!r}: expected a MatmulProblem")
   return candidates_that_fit(problem, profile, schedule=schedule)

@@ -3,7 +3,7 @@
 import dataclasses
 
 from hw_profiles.arguments import ceil_div
-from hw_profiles.cost.l2_reuse import wave_panels
+from hw_profiles.cost.l2_reuse import total_wave_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +62,8 @@ def dram_operand_reads(
   band_bytes = min(a_bytes, group_m * panel_bytes)
   b_is_kept = bands == 1 or b_bytes + band_bytes <= l2_bytes
   if band_bytes > l2_bytes:
-    rows = sum(
-      wave_panels(
-        first=first, programs=wave_programs, tiles_m=tiles_m, tiles_n=tiles_n, group_m=group_m
-      ).rows
-      for first in range(0, tiles_m * tiles_n, wave_programs)
+    rows = total_wave_rows(
+      programs=wave_programs, tiles_m=tiles_m, tiles_n=tiles_n, group_m=group_m
     )
     a_bytes = max(a_bytes, rows * panel_bytes)
   return DramOperandReads(a_bytes=a_bytes, b_bytes=b_bytes if b_is_kept else bands * b_bytes)

@@ -32,8 +32,12 @@ class MatmulModel:
     wgmma's granule, 16 a fractal's and the least side of Triton's dot.
     """
     return {
-      "block_m": TileField(config.block_m, 16, larger_needs_more=True, is_block=True),
-      "block_n": TileField(config.block_n, 8, larger_needs_more=True, is_block=True),
+      "block_m": TileField(
+        config.block_m, 16, larger_needs_more=True, is_block=True, is_output=True
+      ),
+      "block_n": TileField(
+        config.block_n, 8, larger_needs_more=True, is_block=True, is_output=True
+      ),
       "block_k": TileField(config.block_k, 8, larger_needs_more=True, is_block=True),
       "num_stages": TileField(
         config.num_stages, larger_needs_more=True, fallback=min(config.num_stages, 2)

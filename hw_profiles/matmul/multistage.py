@@ -49,8 +49,9 @@ def _warp_grid(config: MatmulConfig) -> tuple[int, int]:
   neighbours read the same ones again.
   """
   count = warps(config)
-  splits = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
-  return min(splits, key=lambda s: config.block_m / s[0] + config.block_n / s[1])
+  splits = [(1 << i, count >> i) for i in range(count.bit_length()) if count % (1 << i) == 0]
+  # times the count of warps, so that it is exact for any size
+  return min(splits, key=lambda s: config.block_m * s[1] + config.block_n * s[0])
 
 
 def _registers_per_thread(config: MatmulConfig) -> int:

@@ -39,6 +39,9 @@ class MatmulProblem:
       value = getattr(self, name)
       if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"MatmulProblem.{name}={value!r}: expected an integer of at least 0")
+    for name in ("bias", "shared_a", "shared_b"):
+      if not isinstance(getattr(self, name), bool):
+        raise ValueError(f"MatmulProblem.{name}={getattr(self, name)!r}: expected True or False")
     dtypes.size_bytes(self.dtype)
     if self.out_dtype is not None:
       dtypes.size_bytes(self.out_dtype)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 from hw_profiles import dtypes
 from hw_profiles.activations import activation_cost
@@ -46,25 +47,37 @@ class SmKernel:
   notes: tuple[str, ...] = ()
 
 
-def rate(problem: MatmulProblem, gpu: GpuProfile) -> tuple[float | None, tuple[str, ...]]:
-  """Arithmetic peak in FLOP/s for the operands, and a note where it is not the obvious one.
+@dataclasses.dataclass(frozen=True)
+class Rate:
+  """What multiplies the operands.
 
-  None: the device has no arithmetic for them.
+  Attributes:
+    flops_per_s: Its peak, all SMs together.
+    arithmetic: "tensor_cores" or "cuda_cores".
+    notes: What to say where it is not the obvious one.
   """
+
+  flops_per_s: float
+  arithmetic: Literal["tensor_cores", "cuda_cores"]
+  notes: tuple[str, ...] = ()
+
+
+def rate(problem: MatmulProblem, gpu: GpuProfile) -> Rate | None:
+  """The device's arithmetic for the operands; None: it has none."""
   if problem.dtype == "float32":
-    return gpu.peak_flops["float32"], ("float32 is priced on the CUDA cores, never as TF32",)
+    note = "float32 is priced on the CUDA cores, never as TF32"
+    return Rate(gpu.peak_flops["float32"], "cuda_cores", (note,))
   if problem.dtype in gpu.peak_flops:
-    return gpu.peak_flops[problem.dtype], ()
+    return Rate(gpu.peak_flops[problem.dtype], "tensor_cores")
   if dtypes.size_bytes(problem.dtype) == 2:
-    return gpu.peak_flops["float32"], (
-      f"{gpu.name} has no {problem.dtype} tensor cores: priced as float32 on the CUDA cores",
-    )
-  return None, ()
+    note = f"{gpu.name} has no {problem.dtype} tensor cores: priced as float32 on the CUDA cores"
+    return Rate(gpu.peak_flops["float32"], "cuda_cores", (note,))
+  return None
 
 
 def missing_rate(problem: MatmulProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
   """The shortfall of a dtype that the device does not multiply."""
-  if rate(problem, gpu)[0] is not None:
+  if rate(problem, gpu) is not None:
     return ()
   statement = f"dtype={problem.dtype!r}: {gpu.name} multiplies {', '.join(gpu.peak_flops)}"
   return (Shortfall("unsupported", "dtype", (), statement),)
@@ -107,8 +120,8 @@ def _execution(
   traffic: MatmulTraffic,
   kernel: SmKernel,
 ) -> Execution:
-  flops_per_s, rate_notes = rate(problem, gpu)
-  assert flops_per_s is not None
+  priced = rate(problem, gpu)
+  assert priced is not None
   resident = residency(
     gpu,
     threads_per_block=kernel.threads,
@@ -134,7 +147,8 @@ def _execution(
       shared_bytes=kernel.shared_bytes_per_step,
     ),
     per_tile=_epilogue(problem, config, staged=kernel.persistent),
-    flops_per_s=flops_per_s,
+    flops_per_s=priced.flops_per_s,
+    arithmetic=priced.arithmetic,
     dram_bytes=counts.dram_bytes,
     resident_blocks=blocks,
     num_stages=config.num_stages,
@@ -151,7 +165,7 @@ def _execution(
       l2=counts.l2_bytes,
       shared=counts.tiles * k_steps * kernel.shared_bytes_per_step,
     ),
-    notes=(*kernel.notes, *rate_notes, *tile_notes(problem, config, counts)),
+    notes=(*kernel.notes, *priced.notes, *tile_notes(problem, config, counts)),
   )
 
 

@@ -80,7 +80,7 @@ def tile_counts(
     problem, config, wave_programs=wave_programs, l2_bytes=l2_bytes * L2_OPERAND_FRACTION
   )
   requested = problem.batch * (traffic.a_read_bytes + traffic.b_read_bytes)
-  bias = problem.n * BIAS_BYTES if problem.bias else 0
+  bias = problem.n * BIAS_BYTES if problem.bias and problem.m else 0
   padded = (
     round_up(problem.m, config.block_m)
     * round_up(problem.n, config.block_n)

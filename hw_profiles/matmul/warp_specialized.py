@@ -131,8 +131,10 @@ def warp_specialized_shared_bytes(
     out_dtype: Dtype of C; None: `in_dtype`.
 
   Raises:
-    ValueError: a dtype is unknown.
+    ValueError: `config` is no MatmulConfig, or a dtype is unknown.
   """
+  if not isinstance(config, MatmulConfig):
+    raise ValueError(f"config={config!r}: expected a MatmulConfig")
   size = dtypes.size_bytes(in_dtype)
   stage = (config.block_m + config.block_n) * config.block_k * size + BARRIER_BYTES_PER_STAGE
   staging = epilogue_bytes(config, out_dtype=in_dtype if out_dtype is None else out_dtype)

@@ -16,7 +16,7 @@ from hw_profiles.planner.op_model import ConfigT, OpModel, ProblemT, ScheduleMod
 from hw_profiles.planner.op_registry import model_of
 from hw_profiles.planner.tile_plan import TilePlan
 from hw_profiles.profile import GpuProfile, NpuProfile
-from hw_profiles.registry import get_profile
+from hw_profiles.registry import resolve
 from hw_profiles.validation.recorded import recorded_error
 
 Schedule: TypeAlias = str
@@ -40,17 +40,6 @@ class Choice:
   notes: tuple[str, ...] = ()
 
 
-def resolve(profile: str | Device) -> Device:
-  """`profile` itself, or the profile of that name.
-
-  Raises:
-    ValueError: it is neither a profile nor the name of one.
-  """
-  if isinstance(profile, GpuProfile | NpuProfile):
-    return profile
-  return get_profile(profile)
-
-
 def schedules(
   model: OpModel[Any, Any], device: Device, requested: Schedule = "auto"
 ) -> Sequence[ScheduleModel[Any, Any, Any]]:
@@ -64,6 +53,8 @@ def schedules(
   )
   if not known:
     raise ValueError(f"profile={device.name!r}: {model.name} is not planned for {device.vendor}")
+  if not isinstance(requested, str):
+    raise ValueError(f"schedule={requested!r}: expected the name of a schedule or 'auto'")
   if requested == "auto":
     return known
   for schedule in known:
@@ -177,7 +168,7 @@ def plan_choice(
         config,
         choice.shortfalls,
         model.tile_fields(problem, config),
-        lambda other: not choose(model, problem, other, device, requested).shortfalls,
+        lambda other: choose(model, problem, other, device, requested).shortfalls,
       ),
       binding=tuple(dict.fromkeys(x.resource for x in choice.shortfalls)),
       resident_blocks=0,

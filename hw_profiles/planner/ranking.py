@@ -14,14 +14,14 @@ from hw_profiles.planner.plan import (
   choose,
   plan,
   plan_choice,
-  resolve,
   schedules,
 )
 from hw_profiles.planner.tile_plan import TilePlan
+from hw_profiles.registry import resolve
 
 # Predicted times whose ratio is below this count as equal.
 _TIE = 1.02
-_COMPUTE = ("tensor_cores", "cube")
+_COMPUTE = ("tensor_cores", "cuda_cores", "cube")
 
 
 def candidates_that_fit(
@@ -127,6 +127,8 @@ def rank(
       for config, choice in _fitting(model, problem, device, schedule)
     )
   else:
+    if not isinstance(candidates, Iterable) or isinstance(candidates, str | bytes):
+      raise ValueError(f"candidates={candidates!r}: expected configs in a list, or None")
     planned = (plan(problem, config, device, schedule=schedule) for config in candidates)
   plans = sorted(planned, key=_order)
   plans = _least_traffic_of_the_fastest_first(plans)

@@ -277,14 +277,18 @@ def test_a_dtype_without_tensor_cores_is_priced_on_the_cuda_cores():
   plan = hw.plan(FFN, hw.MatmulConfig(128, 64, 32, 2), "v100")
   assert plan.fits
   assert any("no bfloat16 tensor cores" in note for note in plan.notes)
+  assert plan.bound == "cuda_cores"
+  assert "tensor_cores" not in plan.times_us
   half = hw.plan(dataclasses.replace(FFN, dtype="float16"), plan.config, "v100")
+  assert "cuda_cores" not in half.times_us
   assert plan.predicted_us > 5 * half.predicted_us
 
 
 def test_triton_takes_powers_of_two_only():
   plan = hw.plan(FFN, hw.MatmulConfig(96, 64, 32), "rtx_pro_6000")
   assert plan.reason == (
-    "block_m=96: Triton's dot takes powers of two of at least 16; largest block_m that fits is 64"
+    "block_m=96: Triton's dot takes powers of two of at least 16;"
+    " nearest block_m that fit are 64 and 128"
   )
   tiny = hw.plan(FFN, hw.MatmulConfig(8, 64, 32), "rtx_pro_6000")
   assert tiny.reason.endswith("smallest block_m that fits is 16")
@@ -304,7 +308,7 @@ def test_multistage_would_fit_is_said_where_the_epilogue_is_what_is_too_much():
   assert "schedule='multistage' would fit this tile" in plan.notes
 
 
-_SUGGESTION = re.compile(r"(largest|smallest) (\w+) that fits is (\d+)$")
+_SUGGESTION = re.compile(r"(largest|smallest) (\w+) that fits is (\d+)(?:$|;)")
 
 
 @pytest.mark.parametrize("profile", GPUS)

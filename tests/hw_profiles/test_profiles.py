@@ -3,26 +3,74 @@
 import dataclasses
 import json
 import pickle
+import shutil
 
 import pytest
 
 import hw_profiles as hw
+from hw_profiles import registry
 from hw_profiles.profile_file import read_profile
 from hw_profiles.registry import DATA_DIRECTORY
 
-NAMES = (
-  "ascend_910b3",
-  "ascend_950pr",
-  "h100_sxm",
-  "h200_sxm",
-  "rtx_pro_6000",
-  "v100_sxm2",
-)
+NAMES = hw.list_profiles()
 
 
 def test_lists_every_data_file():
-  assert hw.list_profiles() == NAMES
-  assert {path.stem for path in DATA_DIRECTORY.glob("*.json")} == set(NAMES)
+  assert tuple(sorted(path.stem for path in DATA_DIRECTORY.iterdir())) == NAMES
+  assert {"ascend_910b3", "h200_sxm"} <= set(NAMES)
+
+
+@pytest.fixture
+def data_directory(tmp_path, monkeypatch):
+  """A copy of the data files that may be changed."""
+  for path in DATA_DIRECTORY.glob("*.json"):
+    shutil.copy(path, tmp_path)
+  caches = (registry._profiles, registry._names, registry._kinds)
+  monkeypatch.setattr(registry, "DATA_DIRECTORY", tmp_path)
+  for cache in caches:
+    cache.cache_clear()
+  yield tmp_path
+  monkeypatch.undo()
+  for cache in caches:
+    cache.cache_clear()
+
+
+def _add_copy(directory, name, **changes):
+  document = json.loads((directory / "h100_sxm.json").read_text())
+  document |= {"name": name, "aliases": [], "device_kinds": []} | changes
+  (directory / f"{name}.json").write_text(json.dumps(document))
+
+
+def test_a_file_added_is_a_profile(data_directory):
+  _add_copy(data_directory, "another")
+  assert hw.list_profiles() == tuple(sorted((*NAMES, "another")))
+  assert hw.get_profile("another").sm_count == hw.get_profile("h100").sm_count
+
+
+# in the order of their names the copy comes before and after the original
+@pytest.mark.parametrize("name", ["a_copy", "z_copy"])
+def test_a_copied_name_is_blamed_on_the_file_that_has_it(data_directory, name):
+  _add_copy(data_directory, name, aliases=["H200 SXM"])
+  with pytest.raises(ValueError, match=rf"^{name}\.json: aliases: 'H200 SXM' is the name of h200"):
+    hw.get_profile("h100")
+  for cache in (registry._profiles, registry._names):
+    cache.cache_clear()
+  _add_copy(data_directory, name, aliases=["h100"])
+  with pytest.raises(ValueError, match=rf"(?=.*{name}\.json)(?=.*h100_sxm\.json).*is in both"):
+    hw.get_profile("h100")
+
+
+def test_a_copied_device_kind_names_both_files(data_directory):
+  _add_copy(data_directory, "a_copy", device_kinds=["NVIDIA  H200"])
+  with pytest.raises(ValueError, match=r"^a_copy\.json and h200_sxm\.json: device_kinds"):
+    hw.profile_for_device_kind("NVIDIA H200")
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b""])
+def test_a_broken_file_is_blamed_whatever_profile_is_asked_for(data_directory, content):
+  (data_directory / "broken.json").write_bytes(content)
+  with pytest.raises(ValueError, match=r"^broken\.json: not JSON"):
+    hw.get_profile("h100")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +122,12 @@ def test_name_must_be_a_string(name):
 def test_device_kind_matches_the_exact_device_only(device_kind, expected):
   profile = hw.profile_for_device_kind(device_kind)
   assert (profile.name if profile else None) == expected
+
+
+@pytest.mark.parametrize("device_kind", [None, 9, b"NVIDIA H200"])
+def test_device_kind_must_be_a_string(device_kind):
+  with pytest.raises(ValueError, match=r"device_kind=.*expected a string"):
+    hw.profile_for_device_kind(device_kind)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -170,7 +224,9 @@ def _change(path, value):
       _change(["facts", "sustained_tensor_fraction", "value"], 1.2),
       "sustained_tensor_fraction: value 1.2: expected a fraction",
     ),
+    (_change(["facts", "clock_hz", "value"], float("nan")), "clock_hz: value nan: expected a pos"),
     (_change(["vendor"], "amd"), "vendor: 'amd'"),
+    (_change(["vendor"], ["nvidia"]), "vendor: ['nvidia']"),
     (_change(["title"], None), "title: missing"),
     (_change(["alias"], []), "alias: unknown field"),
     (_change(["aliases"], "h100"), "aliases: 'h100'"),
