@@ -8,8 +8,9 @@ KIB = 1024
 MIB = 1024 * 1024
 
 CHECK_LEGEND = (
-  "error/bound: the largest error as a share of its element's bound, at most 1 to pass; max ULP "
-  "counts in units of the exact value's last place, and is large where a sum cancels to little"
+  "error/bound: the largest error as a share of its element's bound, at most 1 to pass; near 1 is "
+  "normal for a 16-bit result, whose bound is then mostly its final rounding; relative error: of "
+  "the whole result, Frobenius norms"
 )
 
 
@@ -54,13 +55,6 @@ def mib(size_bytes: int) -> str:
 def number(value: float | None, digits: int = 1) -> str:
   """A number for a person, or a dash."""
   return "-" if value is None else f"{value:,.{digits}f}"
-
-
-def ulps(value: float | None) -> str:
-  """A distance in last places for a person, short where it is enormous, or a dash."""
-  if value is None:
-    return "-"
-  return f"{value:.2f}" if value < 1000 else f"{value:.1e}"
 
 
 def scientific(value: float | None) -> str:

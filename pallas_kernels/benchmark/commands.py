@@ -15,6 +15,7 @@ def rerun(
   profile: str | None = None,
   implementation: str | None = None,
   peer: str | None = None,
+  check_part: str | None = None,
 ) -> str:
   """A shell line of the same task for one row.
 
@@ -34,6 +35,8 @@ def rerun(
   parts += option_flags(workload.options)
   if options.check != "float64":
     parts.append(f"--check={options.check}")
+  if check_part is not None:
+    parts.append(f"--check_part={check_part}")
   if options.iterations != DEFAULT_ITERATIONS:
     parts.append(f"--iterations={options.iterations}")
   if options.timer != "device":

@@ -25,8 +25,16 @@ _Item = TypeVar("_Item")
 # absl's own addition to the help of a repeatable flag, which says so already
 _HELP_TAIL = re.compile(r";\s+repeat this option.*", re.DOTALL)
 
+# absl's words for what is wrong, and those of the other messages here
+_REWORDED = {
+  r"flag --": "--",
+  r"Unknown command line flag '": "unknown flag '--",
+  r"\('Non-boolean argument to boolean flag', .*\)": "expected true or false, or no value",
+}
+
 TASKS = ("compare", "run", "plan")
 CHECKS = ("float64", "none")
+CHECK_PARTS = ("all", "sample")
 TIMERS = ("device", "wall")
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -42,6 +50,7 @@ _READ_BY = {
   "implementation": ("compare", "run"),
   "peers": ("run",),
   "check": ("compare", "run"),
+  "check_part": ("compare",),
   "iterations": ("compare", "run"),
   "timer": ("compare", "run"),
   "cold_l2": ("compare", "run"),
@@ -59,6 +68,8 @@ class Options:
     implementation: None: what dispatch picks on a GPU, "interpret" on a CPU.
     peers: Other programs to run beside.
     check: "float64" or "none".
+    check_part: "all" or "sample" of the result, for every tile; None: `compare`
+      chooses for each.
     iterations: Timed runs, of which the median is reported.
     timer: "device" or "wall".
     cold_l2: Whether operands are out of L2 when a timed run starts.
@@ -73,6 +84,7 @@ class Options:
   implementation: str | None
   peers: tuple[str, ...]
   check: str
+  check_part: str | None
   iterations: int
   timer: str
   cold_l2: bool
@@ -118,9 +130,10 @@ def parse(arguments: Sequence[str]) -> Options | None:
     ),
     profiles=_profiles(values.profile),
     implementation=_one_of("implementation", values.implementation, tuple(names.IMPLEMENTATIONS)),
-    peers=_peers(kernels, values.peers),
+    peers=_peers(kernels, values.peers if "peers" in given else None),
     check=_known("check", values.check, CHECKS),
-    iterations=values.iterations,
+    check_part=_one_of("check_part", values.check_part, CHECK_PARTS),
+    iterations=parsing.positive("iterations", values.iterations, example=DEFAULT_ITERATIONS),
     timer=_known("timer", values.timer, TIMERS),
     cold_l2=values.cold_l2,
     measuring=tuple(name for name in ("iterations", "timer", "cold_l2") if name in given),
@@ -202,8 +215,8 @@ def _op_flags() -> dict[str, list[tuple[str, Option]]]:
   return flags
 
 
-def _peers(kernels: Sequence[AnyOp], given: Sequence[str]) -> tuple[str, ...]:
-  if not given:
+def _peers(kernels: Sequence[AnyOp], given: Sequence[str] | None) -> tuple[str, ...]:
+  if given is None:
     return ()
   known = tuple(dict.fromkeys(peer for op in kernels for peer in op.peers))
   return parsing.choose("peers", given, known)
@@ -241,7 +254,11 @@ def help_text() -> str:
         subsequent_indent=" " * 6,
       )
     )
-  lines += ["", "exit status: 0 fine, 1 a check failed, 2 the flags are wrong"]
+  lines += [
+    "",
+    "exit status: 0 fine; 1 a check failed; 2 the flags are wrong, or there is no room for what",
+    "  they ask in memory or where the output goes; 130 interrupted",
+  ]
   return "\n".join(lines) + "\n"
 
 
@@ -271,12 +288,12 @@ def _define() -> absl_flags.FlagValues:
     None,
     "Fields of the op's config, sweeps as in --shape; for example "
     f"{_each(kernels, lambda op: op.default_tiles[0].describe())}. Repeatable. Left out: the task "
-    "chooses, and says what.",
+    f"chooses, and says what. Fields: {_each(kernels, _tile_fields)}.",
   )
   listed(
     "profile",
     None,
-    "Hardware profiles to plan for. Left out: "
+    f"Hardware profiles to plan for, of {', '.join(hw_profiles.list_profiles())}. Left out: "
     f"{','.join(DEFAULT_PROFILES)}; with --task=run the device it runs on.",
   )
   string(
@@ -291,12 +308,16 @@ def _define() -> absl_flags.FlagValues:
   string(
     "check", "float64", "float64: compare with the NumPy reference and its error bound; or none."
   )
-  absl_flags.DEFINE_integer(
+  string(
+    "check_part",
+    None,
+    "all: run and compare the whole result of every tile; sample: a part of it, on a CPU. Left "
+    "out: all for the tile with the least work and where that is quick, and on a GPU.",
+  )
+  string(
     "iterations",
-    DEFAULT_ITERATIONS,
+    str(DEFAULT_ITERATIONS),
     "Timed runs, after warm-up; their median is reported. GPU only.",
-    lower_bound=1,
-    flag_values=values,
   )
   string("timer", "device", "device: kernel time by CUPTI; wall: call to completion. GPU only.")
   boolean("cold_l2", False, "Keep operands out of L2 when a timed run starts. GPU only.")
@@ -313,6 +334,16 @@ def _each(kernels: Sequence[AnyOp], text: Callable[[AnyOp], str]) -> str:
   if len(kernels) == 1:
     return text(kernels[0])
   return "; ".join(f"{op.name} {text(op)}" for op in kernels)
+
+
+def _tile_fields(op: AnyOp) -> str:
+  """The fields of an op's config, with the defaults of those that may be left out."""
+  return ", ".join(
+    field.name
+    if field.default is dataclasses.MISSING
+    else f"{field.name}={'none' if field.default is None else field.default}"
+    for field in dataclasses.fields(op.config_class)
+  )
 
 
 def _option_help(takers: Sequence[tuple[str, Option]]) -> str:
@@ -342,6 +373,10 @@ def _all(
 def _profiles(given: Sequence[str] | None) -> tuple[str, ...] | None:
   if given is None:
     return None
+  if not given:
+    raise UsageError(
+      f"--profile: expected at least one of {', '.join(hw_profiles.list_profiles())}"
+    )
   canonical = []
   for name in given:
     try:
@@ -357,6 +392,7 @@ def _text(default: object) -> str:
 
 def _plain(error: Exception) -> str:
   """absl's message on one line, the flag spelt as it is typed."""
-  return (
-    str(error).replace("flag --", "--").replace("Unknown command line flag '", "unknown flag '--")
-  )
+  text = " ".join(str(error).split())
+  for theirs, ours in _REWORDED.items():
+    text = re.sub(theirs, ours, text)
+  return text

@@ -1,11 +1,12 @@
 """One kernel on one problem: run it, measure it on a GPU, hold it against float64."""
 
 import dataclasses
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pallas_kernels.benchmark import rows, runner, timing
+from pallas_kernels.benchmark import memory, rows, runner, timing
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.ops.op import Config, Operands, Shape
@@ -92,6 +93,16 @@ def refuse_measuring_without_gpu(options: Options) -> None:
     )
 
 
+def refuse_too_large(options: Options) -> None:
+  """Problems that have no room in this machine's memory are refused before any is drawn.
+
+  Raises:
+    UsageError: with the shape and the bytes.
+  """
+  for workload in options.workloads:
+    memory.refuse_too_large(workload, check=options.check == "float64")
+
+
 def kernel_s(
   workload: Workload, part: Shape, tile: Config | None, implementation: str | None
 ) -> float:
@@ -122,7 +133,9 @@ def reference_s(workload: Workload, part: Shape) -> float:
 def execute(options: Options, jobs: Sequence[Job]) -> list[Outcome]:
   """Runs the jobs in order, with progress on stderr; one outcome for each."""
   steps = list(_steps(options, jobs))
-  progress = Progress(steps, rates={step.kind: 1.0 for step in steps}, stream=sys.stderr)
+  # None where the program was started with stderr closed: print() would take stdout then
+  stream = sys.stderr or io.StringIO()
+  progress = Progress(steps, rates={step.kind: 1.0 for step in steps}, stream=stream)
   outcomes = []
   drawn_for: Workload | None = None
   whole: Operands = ()
@@ -170,7 +183,7 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
     else op.call(job.workload.options, config=job.tile, implementation=job.selection.implementation)
   )
   measurement = None
-  with progress.next():
+  with progress.next(), runner.exhaustion_as_memory_error():
     actual = runner.result(function, operands)
     if platform == "gpu":
       measurement = timing.measure(
@@ -200,6 +213,7 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
     }
     if verdict.check != rows.NOT_RUN:
       fields["checked"] = job.workload.describe_part(job.part)
+      fields["checked_with"] = f"{job.ran} on {platform}"
       details["worst_bound_fraction"] = verdict.worst_bound_fraction
     notes += verdict.notes
   if measurement is None:

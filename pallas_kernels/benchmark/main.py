@@ -1,9 +1,9 @@
 """Where `pallas-bench` starts: flags in, one report out, an exit status."""
 
+# Nothing that takes time is imported here: `main` does it, where an interrupt is caught.
 import sys
 from collections.abc import Sequence
 
-from pallas_kernels.benchmark import flags, output, render, tasks
 from pallas_kernels.benchmark.errors import UsageError
 
 EXIT_FINE = 0
@@ -19,29 +19,46 @@ def main(arguments: Sequence[str]) -> int:
     arguments: The command line without the program's name.
 
   Returns:
-    0 fine, 1 a check failed, 2 the flags are wrong, 130 interrupted.
+    0 fine, 1 a check failed, 2 the flags are wrong, or memory or the output has
+    no room for what they ask, 130 interrupted.
   """
   try:
-    options = flags.parse(arguments)
-    if options is None:
-      sys.stdout.write(flags.help_text())
-      return EXIT_FINE
-    report = tasks.perform(options)
-    output.write(render.render(report, options.format), options.output)
+    return _main(arguments)
   except UsageError as error:
-    print(f"pallas-bench: {error}", file=sys.stderr)
-    return EXIT_USAGE
+    return _stop(str(error), EXIT_USAGE)
+  except MemoryError as error:
+    told = " ".join(str(error).split())
+    return _stop(f"out of memory{f': {told}' if told else ''}; nothing written", EXIT_USAGE)
   except KeyboardInterrupt:
-    print("pallas-bench: interrupted, nothing written", file=sys.stderr)
-    return EXIT_INTERRUPTED
+    return _stop("interrupted, nothing written", EXIT_INTERRUPTED)
   except BrokenPipeError:
-    # The reader of stdout has gone (`| head`): not an error of ours. Point
-    # stdout elsewhere, or the interpreter complains when it flushes at exit.
-    sys.stdout = open("/dev/null", "w")  # noqa: SIM115
+    # the reader of stdout has gone (`| head`): not an error of ours
     return EXIT_FINE
+
+
+def _main(arguments: Sequence[str]) -> int:
+  from pallas_kernels.benchmark import flags, output, render, tasks
+
+  options = flags.parse(arguments)
+  if options is None:
+    output.write(flags.help_text(), None)
+    return EXIT_FINE
+  report = tasks.perform(options)
+  output.write(render.render(report, options.format), options.output)
   if options.output is not None:
-    print(f"pallas-bench: wrote {options.output}", file=sys.stderr)
+    _say(f"wrote {options.output}")
   return EXIT_CHECK_FAILED if report.failed else EXIT_FINE
+
+
+def _stop(message: str, status: int) -> int:
+  _say(message)
+  return status
+
+
+def _say(message: str) -> None:
+  """One line on stderr, or nothing where it is closed: print() would take stdout then."""
+  if sys.stderr is not None:
+    print(f"pallas-bench: {message}", file=sys.stderr)
 
 
 def run() -> None:

@@ -1,60 +1,123 @@
 """Where a result goes: stdout, or a file that is either the old one or the whole new one."""
 
+import io
 import os
 import pathlib
+import stat
 import sys
 import tempfile
 
 from pallas_kernels.benchmark.errors import UsageError
+
+# Beside the target until it is whole. Short, and without the target's name:
+# that may have all the 255 bytes a name can have.
+_TEMPORARY_PREFIX = ".part-"
+
+_KINDS = (
+  (stat.S_ISFIFO, "FIFO"),
+  (stat.S_ISCHR, "character device"),
+  (stat.S_ISBLK, "block device"),
+  (stat.S_ISSOCK, "socket"),
+)
 
 
 def check_path(path: str) -> None:
   """Refuses a path that cannot be written, before any work is done for it.
 
   Raises:
-    UsageError: the path is a folder, or its folder is missing or read-only.
+    UsageError: the path is empty, or "-", or a folder, or anything else that is
+      no regular file, or its folder is missing or read-only.
   """
-  target = pathlib.Path(path)
-  folder = target.parent
-  if target.is_dir():
-    raise UsageError(f"--output={path}: is a folder, expected a file")
-  if not folder.is_dir():
-    raise UsageError(f"--output={path}: folder {str(folder)!r} does not exist")
-  if not os.access(folder, os.W_OK | os.X_OK):
-    raise UsageError(f"--output={path}: folder {str(folder)!r} is not writable")
+  if not path:
+    raise UsageError("--output=: expected a file; leave the flag out to write to stdout")
+  if path == "-":
+    raise UsageError("--output=-: stdout is the default, leave the flag out; for a file: ./-")
+  try:
+    target = _target(path)
+    _refuse_unless_regular(path, target)
+    folder = target.parent
+    if not folder.is_dir():
+      raise UsageError(f"--output={path}: folder {str(folder)!r} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+      raise UsageError(f"--output={path}: folder {str(folder)!r} is not writable")
+  except (OSError, RuntimeError) as error:  # RuntimeError: links that go round in a circle
+    raise _failed(path, error) from None
 
 
 def write(text: str, path: str | None) -> None:
   """Writes `text` to stdout, or atomically to the file at `path`.
 
   The file is written beside its place, flushed to disk and renamed into it: a
-  reader, or a crash at any moment, finds the earlier file or the new one.
+  reader, or a crash at any moment, finds the earlier file or the new one. What
+  is no regular file is never renamed over: it is looked at again here, since it
+  may have appeared after `check_path`.
 
   Raises:
-    UsageError: the file could not be written; the earlier one is untouched.
+    UsageError: the result could not be written; an earlier file is untouched.
+    BrokenPipeError: the reader of stdout has gone.
   """
   if path is None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    _write_to_stdout(text)
     return
-  target = pathlib.Path(path)
-  # a symbolic link stays one: what it points to is replaced
-  target = target.resolve() if target.is_symlink() else target
   temporary: str | None = None
   try:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    target = _target(path)
+    _refuse_unless_regular(path, target)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=_TEMPORARY_PREFIX)
     with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
       file.write(text)
       file.flush()
       os.fsync(file.fileno())
     os.chmod(temporary, _mode(target))
+    _refuse_unless_regular(path, target)
     os.replace(temporary, target)
     temporary = None
-  except OSError as error:
-    raise UsageError(f"--output={path}: {error.strerror or error}") from error
+  except (OSError, RuntimeError) as error:
+    raise _failed(path, error) from error
   finally:
     if temporary is not None:
-      os.unlink(temporary)
+      pathlib.Path(temporary).unlink(missing_ok=True)
+
+
+def _write_to_stdout(text: str) -> None:
+  if sys.stdout is None:  # the program was started with stdout closed
+    raise UsageError("stdout is closed; --output=FILE writes to a file")
+  try:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+  except OSError as error:
+    # The interpreter flushes stdout once more at exit, and would complain there
+    # of what still is in its buffer.
+    sys.stdout = io.StringIO()
+    if isinstance(error, BrokenPipeError):
+      raise
+    raise UsageError(f"stdout: {error.strerror or error}") from error
+
+
+def _target(path: str) -> pathlib.Path:
+  """The place to write: a symbolic link stays one, what it points to is replaced."""
+  given = pathlib.Path(path)
+  return given.resolve() if given.is_symlink() else given
+
+
+def _refuse_unless_regular(path: str, target: pathlib.Path) -> None:
+  """Raises UsageError where something is at `target` that is no regular file."""
+  try:
+    mode = target.stat().st_mode
+  except FileNotFoundError:
+    return
+  if stat.S_ISDIR(mode):
+    raise UsageError(f"--output={path}: is a folder, expected a file")
+  if not stat.S_ISREG(mode):
+    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "special file")
+    raise UsageError(
+      f"--output={path}: is a {kind}, expected a regular file or a new name; for a {kind} leave "
+      "the flag out and redirect stdout"
+    )
+
+
+def _failed(path: str, error: Exception) -> UsageError:
+  return UsageError(f"--output={path}: {getattr(error, 'strerror', None) or error}")
 
 
 def _mode(target: pathlib.Path) -> int:

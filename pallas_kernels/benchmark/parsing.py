@@ -24,12 +24,17 @@ _Item = TypeVar("_Item")
 # hours of work.
 MAX_COMBINATIONS = 10_000
 
-_INTEGER = re.compile(r"[+-]?\d+")
+# re.ASCII: \d also matches the digits of other scripts, which int() would take
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+
+# A slip of the fingers (`comparr`) is at least so like the word it was meant to
+# be; `gelu` and `silu`, which are 0.5 alike, are two things.
+_ALIKE = 0.75
 
 
 def closest(name: str, known: Iterable[str]) -> str:
   """`; did you mean X?` for the known name most like `name`, or nothing."""
-  matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+  matches = difflib.get_close_matches(name, list(known), n=1, cutoff=_ALIKE)
   return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
@@ -45,6 +50,20 @@ def choose(flag: str, names: Sequence[str], known: Sequence[str]) -> tuple[str, 
     if name not in known:
       raise UsageError(f"--{flag}={name}: expected one of {', '.join(known)}{closest(name, known)}")
   return tuple(dict.fromkeys(names))
+
+
+def positive(flag: str, text: str, *, example: int) -> int:
+  """The integer of at least 1 that `text` is.
+
+  Raises:
+    UsageError: it is none.
+  """
+  try:
+    if _INTEGER.fullmatch(text) and (value := int(text)) >= 1:
+      return value
+  except ValueError:  # more digits than int() reads
+    pass
+  raise UsageError(f"--{flag}={text}: expected an integer of at least 1, for example {example}")
 
 
 def shapes(

@@ -3,9 +3,16 @@
 from typing import Any
 
 import hw_profiles
+from hw_profiles.validation import recorded
 from pallas_kernels.benchmark import cells
 from pallas_kernels.benchmark.ops.op import Config
 from pallas_kernels.benchmark.workload import Workload
+
+WELL_TUNED = (
+  "predicted us: the time of a well-tuned kernel with that tile; the kernels here may be slower"
+)
+RANKED_FIRST = "first of the planner's own candidates for that profile"
+RANKED_FIRST_LEGEND = f"* {RANKED_FIRST}; of predictions too close to tell apart, the fewest bytes"
 
 
 def plan(
@@ -47,6 +54,37 @@ def fields(workload: Workload, verdict: hw_profiles.TilePlan, tile: Config) -> d
     "bound": verdict.bound or None,
     "reason": verdict.reason or None,
   }
+
+
+def checked_with_another(
+  checked_with: str | None, priced: hw_profiles.TilePlan, running: hw_profiles.TilePlan | None
+) -> tuple[str, ...]:
+  """A note where a row's check is of another kernel than its plan."""
+  if checked_with is None or priced is running:
+    return ()
+  return (f"checked with: {checked_with}, not the kernel that is priced on {priced.profile}",)
+
+
+def model_error(workload: Workload, profile: str) -> hw_profiles.ModelError | None:
+  """How far the op's time model was from measurements; None where there were none."""
+  return recorded.recorded_error(workload.op.name, hw_profiles.get_profile(profile))
+
+
+def trust(workload: Workload, profile: str) -> str:
+  """What a predicted time of the op on a profile is worth, in one sentence.
+
+  A library picks its own tile, and the model its best: the comparison says how
+  good that one time is, and nothing of a tile that somebody names.
+  """
+  error = model_error(workload, profile)
+  if error is None:
+    return f"{profile}: estimate; never compared with a measured {workload.op.name}"
+  return (
+    f"{profile}: estimate; the model's best tiles against measured libraries: median "
+    f"{error.median_absolute_relative_error:.0%}, worst "
+    f"{error.largest_absolute_relative_error:.0%} over {error.row_count} rows; single tiles were "
+    "not measured"
+  ).replace("%", " %")
 
 
 def fill(verdict: hw_profiles.TilePlan) -> str:

@@ -41,12 +41,17 @@ class Row:
     measured_us: Median of a device timer on a GPU, microseconds; never an interpreter's time.
     implementation: What ran.
     max_ulp: Largest distance from the float64 reference, in units of the last place.
-    relative_error: Largest error relative to the reference.
-    error_bound: The bound the error was held against.
+    relative_error: Of the whole result: Frobenius norm of the error over that of
+      the exact result, no element's own error.
+    error_bound: The same ratio with every element's error at its bound, so
+      relative_error stays below it where each element passes. The check itself
+      holds each element against its own bound: `worst_bound_fraction`.
     check: "passed", "failed" or "not run".
     arguments: A command line that gives this row again.
     reason: Why it does not fit, or did not run.
     checked: The part of the result that was compared.
+    checked_with: What computed it, and where, for example "interpret on cpu":
+      not the kernel that `profile`'s plan prices, unless that one runs here.
     notes: Anything else a reader must know.
     details: Further fields of one task, appended under their own names.
   """
@@ -75,6 +80,7 @@ class Row:
   arguments: str = ""
   reason: str | None = None
   checked: str | None = None
+  checked_with: str | None = None
   notes: tuple[str, ...] = ()
   details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -99,6 +105,7 @@ class Block:
     numeric: Names in `header` whose cells are numbers, set to the right.
     groups: Lines within the table, each above the row of `cells` with its number.
     lines: Sentences below.
+    commands: Shell lines below those, which are never broken.
   """
 
   title: str = ""
@@ -107,6 +114,7 @@ class Block:
   numeric: frozenset[str] = frozenset()
   groups: Mapping[int, str] = dataclasses.field(default_factory=dict)
   lines: tuple[str, ...] = ()
+  commands: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

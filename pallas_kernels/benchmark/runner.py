@@ -1,6 +1,8 @@
 """The device that JAX has here: what would run on it, and running it."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -70,6 +72,22 @@ def select(
   )
 
 
+@contextlib.contextmanager
+def exhaustion_as_memory_error() -> Iterator[None]:
+  """Raises MemoryError where JAX says that a device has no room."""
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" in str(error):
+      raise MemoryError(str(error)) from error
+    raise
+
+
 def result(function: Function, operands: Operands) -> Any:
-  """The result on the host, an array or a tuple of them."""
-  return jax.tree.map(np.asarray, jax.block_until_ready(jax.jit(function)(*operands)))
+  """The result on the host, an array or a tuple of them.
+
+  Raises:
+    MemoryError: the device, or the host, has no room for it.
+  """
+  with exhaustion_as_memory_error():
+    return jax.tree.map(np.asarray, jax.block_until_ready(jax.jit(function)(*operands)))

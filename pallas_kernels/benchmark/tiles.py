@@ -14,8 +14,7 @@ class TileChoice:
   Attributes:
     tile: The tile.
     profiles: Names of profiles.
-    best_on: Those of the profiles whose planner ranks this tile first; empty
-      where tiles were given, which are not ranked.
+    best_on: Those of the profiles whose planner ranks this tile first.
   """
 
   tile: Config
@@ -34,6 +33,7 @@ def tiles_for(
   profiles: Sequence[str],
   *,
   best: Callable[[Workload, str], Config | None] = planned_best,
+  rank_given: bool = True,
 ) -> tuple[TileChoice, ...]:
   """The tiles given, each on every profile; else the op's default tiles and each profile's best.
 
@@ -41,18 +41,19 @@ def tiles_for(
     workload: The problem.
     profiles: Names of profiles.
     best: The best tile of a workload on a profile.
+    rank_given: Whether to find the best where tiles were given, too, only to
+      know which of them it is: a ranking costs as much as 200 plans.
   """
   everywhere = tuple(profiles)
-  if workload.tiles is not None:
-    return tuple(TileChoice(tile, everywhere) for tile in workload.tiles)
   best_on: dict[Config, list[str]] = {}
-  for profile in profiles:
+  for profile in profiles if rank_given or workload.tiles is None else ():
     tile = best(workload, profile)
     if tile is not None:
       best_on.setdefault(tile, []).append(profile)
-  default = tuple(
-    TileChoice(tile, everywhere, tuple(best_on.pop(tile, ()))) for tile in workload.op.default_tiles
-  )
-  return default + tuple(
+  tiles = workload.op.default_tiles if workload.tiles is None else workload.tiles
+  named = tuple(TileChoice(tile, everywhere, tuple(best_on.pop(tile, ()))) for tile in tiles)
+  if workload.tiles is not None:
+    return named
+  return named + tuple(
     TileChoice(tile, tuple(where), tuple(where)) for tile, where in best_on.items()
   )

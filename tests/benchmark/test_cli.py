@@ -107,6 +107,36 @@ def test_line_of_a_row_gives_the_row_again(bench):
   assert again == row
 
 
+def test_line_of_a_row_that_was_checked_in_part_gives_it_again(bench):
+  first = bench(
+    "--shape=m=300,k=64,n=600",
+    "--tile=block_m=64,block_n=64,block_k=32",
+    "--check_part=sample",
+    "--profile=h100_sxm",
+    "--format=json",
+  )
+  (row,) = rows_of(first)
+  assert row["checked"] == "rows 0:128, columns 0:512"
+  assert "--check_part=sample" in row["arguments"]
+  (again,) = rows_of(bench(*shlex.split(row["arguments"])[1:], "--format=json"))
+  assert again == row
+
+
+def test_compare_says_which_part_it_chose_and_gives_each_row_again(bench):
+  rows = rows_of(bench(SMALL, "--profile=h100_sxm", "--format=json"))
+  assert all("--check_part=all" in row["arguments"] for row in rows)
+  (best,) = [row for row in rows if any("first of the planner" in note for note in row["notes"])]
+  (again,) = rows_of(bench(*shlex.split(best["arguments"])[1:], "--format=json"))
+  assert again == best
+
+
+def test_check_is_not_taken_for_one_of_the_kernel_that_is_priced(bench):
+  for task in ("--task=compare", "--task=run"):
+    (row,) = rows_of(bench(task, SMALL, TILE, "--profile=h100_sxm", "--format=json"))
+    assert row["checked_with"] == "interpret on cpu"
+    assert any(note.startswith("checked with: interpret on cpu, not") for note in row["notes"])
+
+
 def test_run_puts_the_peer_beside_the_kernel(bench):
   result = bench("--task=run", SMALL, TILE, "--peers=xla", "--format=json")
   assert result.returncode == 0, result.stderr
@@ -191,6 +221,21 @@ def test_wrong_flag_leaves_the_earlier_file(bench, tmp_path):
   path.write_text("earlier")
   assert bench("--task=plan", "--tile=block_m=1", f"--output={path}").returncode == 2
   assert path.read_text() == "earlier"
+
+
+def test_closed_stderr_leaves_stdout_to_the_result(tmp_path):
+  command = [sys.executable, "-m", "pallas_kernels.benchmark", "--task=run", SMALL, TILE]
+  result = subprocess.run(
+    f"{shlex.join([*command, '--format=json'])} 2>&-",
+    shell=True,
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+    stdout=subprocess.PIPE,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 0
+  assert [row["check"] for row in rows_of(result)] == ["passed"]
 
 
 def test_reader_that_goes_away_is_no_error(bench):

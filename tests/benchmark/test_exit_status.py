@@ -1,12 +1,17 @@
 """A wrong result fails the program: status 1, in the row, in words."""
 
 import json
+import pathlib
+import subprocess
+import sys
 
+import jax
 import numpy as np
 import pytest
 
 from pallas_kernels.benchmark import main, runner
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = [
   "--shape=m=33,k=40,n=50",
   "--tile=block_m=32,block_n=32,block_k=32",
@@ -52,6 +57,46 @@ def test_unchecked_wrong_element_is_not_called_passed(broken_kernel, capsys):
   assert main.main(["--task=run", "--check=none", *FLAGS]) == 0
   (row,) = json.loads(capsys.readouterr().out)["rows"]
   assert row["check"] == "not run"
+
+
+def test_interrupt_during_imports_is_status_130():
+  code = (
+    "import sys\n"
+    "from pallas_kernels.benchmark import main\n"
+    "class Interrupting:\n"
+    "  def find_spec(self, name, *_):\n"
+    "    if name.partition('.')[0] == 'absl':\n"
+    "      raise KeyboardInterrupt\n"
+    "sys.meta_path.insert(0, Interrupting())\n"
+    "sys.exit(main.main(['--task=plan']))\n"
+  )
+  result = subprocess.run(
+    [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+  )
+  assert result.returncode == 130
+  assert result.stderr == "pallas-bench: interrupted, nothing written\n"
+
+
+@pytest.mark.parametrize("told", ["", "Unable to allocate\n3 GiB"])
+def test_no_memory_is_one_line_and_status_2(monkeypatch, capsys, told):
+  def exhausted(*_):
+    raise MemoryError(told)
+
+  monkeypatch.setattr(runner, "result", exhausted)
+  assert main.main(["--task=run", *FLAGS]) == 2
+  captured = capsys.readouterr()
+  assert captured.out == ""
+  last = captured.err.splitlines()[-1]
+  assert last.startswith("pallas-bench: out of memory")
+  assert " ".join(told.split()) in last
+
+
+def test_exhausted_device_is_a_memory_error():
+  def exhausted():
+    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
+
+  with pytest.raises(MemoryError, match="allocating 9 bytes"):
+    runner.result(exhausted, ())
 
 
 def test_interrupt_writes_nothing(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import pytest
 
+import hw_profiles
 from hw_profiles import MatmulConfig
 from pallas_kernels.benchmark import flags, main, ops
 from pallas_kernels.benchmark.errors import UsageError
@@ -74,10 +75,17 @@ def test_two_command_lines_do_not_share_state():
     (["--check=float32"], ["--check=float32", "float64, none"]),
     (["--timer=cpu"], ["--timer=cpu", "device, wall"]),
     (["--format=xml"], ["--format=xml", "table, json, csv, markdown"]),
-    (["--iterations=0"], ["iterations", "0"]),
-    (["--iterations=many"], ["iterations", "many"]),
+    (["--iterations=0"], ["--iterations=0: expected an integer of at least 1"]),
+    (["--iterations=abc"], ["--iterations=abc: expected an integer of at least 1"]),
+    (["--iterations=５"], ["--iterations=５: expected an integer of at least 1"]),
+    (["--profile="], ["--profile", "expected at least one of", "h100_sxm"]),
+    (["--task=run", "--peers="], ["--peers", "expected at least one of xla"]),
+    (["--output="], ["--output=: expected a file"]),
+    (["--output=-"], ["--output=-: stdout is the default"]),
+    (["--check_part=half"], ["--check_part=half", "all, sample"]),
+    (["--task=run", "--check_part=all"], ["--check_part is not read by --task=run"]),
     (["--activation=gelu"], ["--activation=gelu", "silu"]),
-    (["--bias=maybe"], ["bias", "maybe"]),
+    (["--bias=maybe"], ["--bias=maybe: expected true or false, or no value"]),
     (["--precision=tf32"], ["--precision=tf32", "default, high, highest"]),
     (["compare"], ["'compare' is not a flag"]),
     (["--shape=m=1,k=1"], ["--shape=m=1,k=1", "n missing"]),
@@ -99,6 +107,21 @@ def test_wrong_command_line_is_told_which_flag_and_what_would_do(arguments, word
   captured = capsys.readouterr()
   assert captured.out == ""
   assert captured.err == f"pallas-bench: {error.value}\n"
+
+
+@pytest.mark.parametrize("argument", ["--activation=gelu", "--dtype=float8_e4m3fn"])
+def test_another_thing_is_no_slip_of_the_fingers(argument):
+  with pytest.raises(UsageError) as error:
+    flags.parse([argument])
+  assert "did you mean" not in str(error.value)
+
+
+def test_help_lists_the_profiles_and_the_fields_of_a_tile(capsys):
+  assert main.main(["--help"]) == 0
+  text = " ".join(capsys.readouterr().out.split())
+  assert ", ".join(hw_profiles.list_profiles()) in text
+  assert "block_m, block_n, block_k, num_stages=2, group_m=8, accumulator=registers" in text
+  assert "num_warps=none" in text
 
 
 def test_help_names_every_flag_and_no_task_that_is_not_there(capsys):

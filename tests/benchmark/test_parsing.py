@@ -63,6 +63,7 @@ def test_size_zero_is_a_size():
     ("m=1,k=2,n=3,bach=4", ["unknown name 'bach'", "did you mean 'batch'?"]),
     ("m=x,k=2,n=3", ["m=x", "expected an integer or a sweep"]),
     ("m=1.5,k=2,n=3", ["m=1.5", "expected an integer"]),
+    ("m=１,k=2,n=3", ["expected an integer"]),
     ("m=-1,k=2,n=3", ["m=-1", "at least 0"]),
     ("m=1:2,k=2,n=3", ["m=1:2", "start:stop:step"]),
     ("m=1:9:0,k=2,n=3", ["the step is 0"]),

@@ -15,13 +15,16 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^pallas-bench.*$", README, re.MULTILINE)
 
 
-def test_example_runs():
-  (code,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def test_examples_run_one_after_the_other():
+  blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+  code = "".join(blocks)
   result = subprocess.run(
     [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
   )
   assert result.returncode == 0, result.stderr
   assert "runs: " in result.stdout
+  assert "\nTrue 0." in result.stdout
+  assert "\nSource(value=" in result.stdout
 
 
 def test_there_are_commands():

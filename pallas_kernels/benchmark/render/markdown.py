@@ -14,8 +14,9 @@ def render(report: rows.Report) -> str:
       parts.append(f"### {_escape(block.title)}")
     if block.header:
       parts.append("\n".join(_grid(block)))
-    if block.lines:
-      parts.append("\n".join(f"- {_escape(line.strip())}" for line in block.lines))
+    lines = (*block.lines, *block.commands)
+    if lines:
+      parts.append("\n".join(f"- {_escape(line.strip())}" for line in lines))
   return "\n\n".join(parts) + "\n"
 
 

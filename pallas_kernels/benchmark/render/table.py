@@ -1,11 +1,15 @@
 """`--format=table`: aligned columns for a terminal."""
 
+import textwrap
 from collections.abc import Sequence
 
 from pallas_kernels.benchmark import rows
 from pallas_kernels.benchmark.render import facts
 
 _GAP = "  "
+
+# Sentences break here; tables are as wide as their cells.
+_WIDTH = 120
 
 
 def render(report: rows.Report) -> str:
@@ -19,7 +23,11 @@ def _block(block: rows.Block) -> str:
   lines = [block.title] if block.title else []
   if block.header:
     lines += _grid(block)
-  lines += block.lines
+  for sentence in block.lines:
+    lines += textwrap.wrap(
+      sentence, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+  lines += block.commands
   return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import hw_profiles
 from pallas_kernels.benchmark import cells, commands, environment, jobs, plans, runner
+from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import DEFAULT_PROFILES, Options
 from pallas_kernels.benchmark.ops.op import Config
 from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, Row
@@ -24,7 +25,6 @@ from pallas_kernels.benchmark.workload import Workload
 # size the default tiles of a matmul would take 10 minutes.
 _QUICK_S = 5.0
 
-_RANKED_FIRST = "first of the planner's own candidates for that profile"
 _MEASURED_ELSEWHERE = "measured_us is null: it was measured on a device of another profile"
 
 
@@ -48,14 +48,25 @@ _Done = dict[Config, jobs.Outcome]
 
 
 def run(options: Options) -> Report:
-  """Plans every tile on every profile, runs and checks every tile once."""
+  """Plans every tile on every profile, runs and checks every tile once.
+
+  Raises:
+    UsageError: a flag needs a GPU, or none, or a problem has no room in memory.
+  """
   jobs.refuse_measuring_without_gpu(options)
+  if options.check_part == "sample" and runner.platform() == "gpu":
+    raise UsageError(
+      "--check_part=sample: a GPU runs and measures the whole problem; expected all, or "
+      "JAX_PLATFORMS=cpu"
+    )
+  if _runs(options):
+    jobs.refuse_too_large(options)
   cases = [_case(options, workload) for workload in options.workloads]
   rows: list[Row] = []
   blocks: list[Block] = []
   for case, done in zip(cases, _outcomes(options, cases), strict=True):
     rows += [
-      _row(options, case.workload, choice, profile, plan, done.get(choice.tile))
+      _row(options, case, choice, profile, plan, done.get(choice.tile))
       for choice, profile, plan in case.planned()
     ]
     blocks += [_plan_block(case), _check_block(case, done)]
@@ -77,7 +88,7 @@ def _case(options: Options, workload: Workload) -> _Case:
     return planned_best(workload, profile)
 
   choices = tiles_for(workload, options.profiles or DEFAULT_PROFILES, best=best)
-  by_tile = _jobs(workload, implementation, choices)
+  by_tile = _jobs(options, workload, implementation, choices)
   tile_plans = {
     (choice.tile, profile): plans.plan(
       workload, choice.tile, profile, running=by_tile[choice.tile].selection.plan
@@ -89,7 +100,7 @@ def _case(options: Options, workload: Workload) -> _Case:
 
 
 def _jobs(
-  workload: Workload, implementation: str | None, choices: tuple[TileChoice, ...]
+  options: Options, workload: Workload, implementation: str | None, choices: tuple[TileChoice, ...]
 ) -> dict[Config, jobs.Job]:
   """A job for each tile, the quickest first and what runs at full size last."""
   interpreted = runner.platform() != "gpu"
@@ -103,6 +114,8 @@ def _jobs(
   made = {}
   for position, tile in enumerate(by_cost):
     whole = not interpreted or position == 0 or full_s(tile) < _QUICK_S
+    if options.check_part is not None:
+      whole = options.check_part == "all"
     part = shape if whole else workload.sample()
     made[tile] = jobs.Job(
       workload=workload,
@@ -116,9 +129,14 @@ def _jobs(
   return {tile: made[tile] for tile in order}
 
 
+def _runs(options: Options) -> bool:
+  """Whether a run would tell something: a check's verdict, or a time."""
+  return options.check != "none" or runner.platform() == "gpu"
+
+
 def _outcomes(options: Options, cases: list[_Case]) -> list[_Done]:
   """Of each case, outcomes by tile; none where nothing is to be learned from a run."""
-  if options.check == "none" and runner.platform() != "gpu":
+  if not _runs(options):
     return [{} for _ in cases]
   done = iter(jobs.execute(options, [job for case in cases for job in case.jobs.values()]))
   return [{tile: next(done) for tile in case.jobs} for case in cases]
@@ -126,22 +144,26 @@ def _outcomes(options: Options, cases: list[_Case]) -> list[_Done]:
 
 def _row(
   options: Options,
-  workload: Workload,
+  case: _Case,
   choice: TileChoice,
   profile: str,
   plan: hw_profiles.TilePlan,
   outcome: jobs.Outcome | None,
 ) -> Row:
+  workload, job = case.workload, case.jobs[choice.tile]
+  check_part = None
   fields = plans.fields(workload, plan, choice.tile)
   details = {"schedule": plan.schedule}
-  notes = ((_RANKED_FIRST,) if profile in choice.best_on else ()) + plan.notes
+  notes = ((plans.RANKED_FIRST,) if profile in choice.best_on else ()) + plan.notes
   if outcome is not None:
+    check_part = "all" if job.part == workload.shape else "sample"
     ran = dict(outcome.fields)
     # the planner's reason says why it does not fit; a refusal is another matter
     refused = ran.pop("reason", None)
     if refused is not None:
       notes += (f"not run: {refused}",)
     fields |= ran
+    notes += plans.checked_with_another(ran.get("checked_with"), plan, job.selection.plan)
     details |= outcome.details
     if outcome.measured_us is not None:
       if profile == runner.device_profile():
@@ -165,6 +187,7 @@ def _row(
       tile=choice.tile,
       profile=profile,
       implementation=options.implementation,
+      check_part=check_part,
     ),
   )
 
@@ -210,10 +233,13 @@ def _plan_block(case: _Case) -> Block:
       reasons.append(f"{cells.short_tile(choice.tile)} does not fit: {plan.reason}")
   lines = [
     f"{cells.tile_legend(case.workload.op.config_class)}; working set: operand tiles and "
-    "accumulator of one program, wherever they live; predicted: an estimate",
+    "accumulator of one program, wherever they live",
   ]
   if any(choice.best_on for choice in case.choices):
-    lines.append(f"* {_RANKED_FIRST}; of predictions too close to tell apart, the fewest bytes")
+    lines.append(plans.RANKED_FIRST_LEGEND)
+  shown = dict.fromkeys(profile for _, profile, _ in case.planned())
+  lines.append(plans.WELL_TUNED)
+  lines += [plans.trust(case.workload, profile) for profile in shown]
   return Block(
     title=case.workload.name,
     header=header,
@@ -227,11 +253,10 @@ def _plan_block(case: _Case) -> Block:
 def _check_block(case: _Case, done: _Done) -> Block:
   header = (
     "tile",
-    "implementation",
+    "checked with",
     "part of the result",
     "check",
     "error/bound",
-    "max ULP",
     "relative error",
     "measured us",
   )
@@ -249,11 +274,10 @@ def _check_block(case: _Case, done: _Done) -> Block:
     table.append(
       (
         tile,
-        fields.get("implementation") or "-",
+        fields.get("checked_with") or fields.get("implementation") or "-",
         fields.get("checked") or "-",
         fields.get("check", NOT_RUN),
-        cells.number(details.get("worst_bound_fraction"), 2),
-        cells.ulps(fields.get("max_ulp")),
+        cells.number(details.get("worst_bound_fraction"), 3),
         cells.scientific(fields.get("relative_error")),
         cells.number(None if outcome is None else outcome.measured_us),
       )

@@ -31,9 +31,11 @@ def run(options: Options) -> Report:
   A tile that its kernel refuses has a row that says why.
 
   Raises:
-    UsageError: nothing that was asked for could run, with any tile.
+    UsageError: nothing that was asked for could run, with any tile; a problem
+      has no room in memory.
   """
   jobs.refuse_measuring_without_gpu(options)
+  jobs.refuse_too_large(options)
   profile = _profile(options)
   cases: list[_Case] = []
   for workload in options.workloads:
@@ -43,7 +45,9 @@ def run(options: Options) -> Report:
   outcomes = jobs.execute(options, [case.job for case in cases])
   rows = tuple(_row(options, case, outcome) for case, outcome in zip(cases, outcomes, strict=True))
   return Report(
-    environment=environment.describe(with_device=True), rows=rows, blocks=(_block(rows),)
+    environment=environment.describe(with_device=True),
+    rows=rows,
+    blocks=(_block(rows, _trust(cases)),),
   )
 
 
@@ -121,6 +125,8 @@ def _row(options: Options, case: _Case, outcome: jobs.Outcome) -> Row:
     fields["reason"] = fields.get("reason") or refused
   elif runner.platform() != "gpu":
     notes += (jobs.NOT_MEASURED,)
+  if case.plan is not None:
+    notes += plans.checked_with_another(ran.get("checked_with"), case.plan, job.selection.plan)
   return Row(
     kernel=workload.op.name,
     shape=str(workload.shape),
@@ -140,14 +146,21 @@ def _row(options: Options, case: _Case, outcome: jobs.Outcome) -> Row:
   )
 
 
-def _block(rows: tuple[Row, ...]) -> Block:
+def _trust(cases: list[_Case]) -> tuple[str, ...]:
+  """What the predicted times are worth, once for each profile and op."""
+  told = dict.fromkeys(
+    plans.trust(case.job.workload, case.plan.profile) for case in cases if case.plan is not None
+  )
+  return (plans.WELL_TUNED, *told) if told else ()
+
+
+def _block(rows: tuple[Row, ...], trust: tuple[str, ...]) -> Block:
   header = (
     "problem",
-    "implementation",
+    "checked with",
     "tile",
     "check",
     "error/bound",
-    "max ULP",
     "relative error",
     "measured us",
     "TFLOP/s",
@@ -157,11 +170,10 @@ def _block(rows: tuple[Row, ...]) -> Block:
   table = tuple(
     (
       f"{row.kernel} {row.shape} {row.dtype}",
-      row.implementation or "-",
+      row.checked_with or row.implementation or "-",
       "-" if row.tile is None else row.tile,
       row.check,
-      cells.number(row.details.get("worst_bound_fraction"), 2),
-      cells.ulps(row.max_ulp),
+      cells.number(row.details.get("worst_bound_fraction"), 3),
       cells.scientific(row.relative_error),
       cells.number(row.measured_us),
       cells.number(row.details.get("measured_tflop_per_s")),
@@ -173,13 +185,14 @@ def _block(rows: tuple[Row, ...]) -> Block:
   lines = [cells.CHECK_LEGEND]
   if any(row.measured_us is not None for row in rows):
     lines.append("GB/s: operands read once and the result written once, in the measured time")
+  lines += trust
   # a note that many rows share is said once
   lines += dict.fromkeys(note for row in rows for note in row.notes)
-  lines += [f"again: {row.arguments}" for row in rows]
   return Block(
     title="run",
     header=header,
     cells=table,
     numeric=frozenset(header[4:]),
     lines=tuple(lines),
+    commands=tuple(f"again: {row.arguments}" for row in rows),
   )

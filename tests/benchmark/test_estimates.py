@@ -1,0 +1,81 @@
+"""What the tables say of predicted times and of checks."""
+
+import pytest
+
+import hw_profiles
+from hw_profiles.validation import recorded
+from pallas_kernels.benchmark import main
+
+SMALL = "--shape=m=70,k=100,n=90"
+TILE = "--tile=block_m=32,block_n=32,block_k=32"
+
+
+def table_of(capsys, *arguments):
+  assert main.main(arguments) == 0
+  return capsys.readouterr().out
+
+
+def sentence(profile):
+  error = recorded.recorded_error("matmul", hw_profiles.get_profile(profile))
+  return (
+    f"{profile}: estimate; the model's best tiles against measured libraries: median "
+    f"{100 * error.median_absolute_relative_error:.0f} %, worst "
+    f"{100 * error.largest_absolute_relative_error:.0f} % over {error.row_count} rows; single "
+    "tiles were not measured"
+  )
+
+
+@pytest.mark.parametrize("task", ["plan", "compare"])
+def test_worth_of_an_estimate_is_said_once_a_profile(capsys, task):
+  text = table_of(capsys, f"--task={task}", SMALL, TILE, "--profile=h100_sxm,ascend_910b3")
+  words = " ".join(text.split())
+  for profile in ("h100_sxm", "ascend_910b3"):
+    assert words.count(sentence(profile)) == 1
+  assert words.count("the time of a well-tuned kernel") == 1
+
+
+def test_run_says_it_too(capsys):
+  text = table_of(capsys, "--task=run", SMALL, TILE, "--profile=h100_sxm")
+  assert sentence("h100_sxm") in " ".join(text.split())
+
+
+def test_plan_starts_with_every_tile_the_best_of_a_profile_first(capsys):
+  text = table_of(capsys, "--task=plan", "--profile=h100_sxm,ascend_910b3")
+  summary = text.split("\n\n")[1].splitlines()
+  assert summary[0] == "matmul m=1024,k=4096,n=12288 bfloat16"
+  cells = [line.replace(" *", "").split() for line in summary[3:] if line.startswith(("h100", "a"))]
+  profiles = [line[0] for line in cells]
+  assert profiles == sorted(profiles, reverse=True)
+  for profile in ("h100_sxm", "ascend_910b3"):
+    times = [line[3].replace(",", "") for line in cells if line[0] == profile]
+    fitting = [float(time) for time in times if time != "-"]
+    assert fitting == sorted(fitting)
+    assert times[len(fitting) :] == ["-"] * (len(times) - len(fitting))
+    assert sum(line.startswith(profile) and " * " in line for line in summary) == 1
+
+
+def test_plan_says_an_assumption_once_a_profile_in_lines_that_fit_a_terminal(capsys):
+  text = table_of(capsys, "--task=plan")
+  assert max(map(len, text.splitlines())) < 140
+  for block in text.split("\n\n"):
+    if "assumes: " in block:
+      assert block.startswith("Times on ")
+  assert text.count("Times on h100_sxm") == 1
+
+
+def test_planner_s_pick_is_marked_among_given_tiles(capsys):
+  problem = hw_profiles.MatmulProblem(m=70, k=100, n=90)
+  (best,) = hw_profiles.rank(problem, hw_profiles.get_profile("h100_sxm"), top=1)
+  flags = ["--task=plan", SMALL, "--profile=h100_sxm", TILE, f"--tile={best.config.describe()}"]
+  text = table_of(capsys, *flags)
+  assert text.count(" * ") == 1
+  assert "* first of the planner's own candidates" in text
+
+
+def test_table_of_checks_has_three_digits_and_no_ulps(capsys):
+  text = table_of(capsys, SMALL, TILE, "--profile=h100_sxm")
+  (line,) = [line for line in text.splitlines() if line.startswith("32x32x32/2  interpret on cpu")]
+  assert line.split()[6].startswith("0.")
+  assert len(line.split()[6]) == len("0.123")
+  assert "ULP" not in text
+  assert "near 1 is normal for a 16-bit" in text
