@@ -10,6 +10,7 @@ import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 _AT_LEAST_0_11 = jax.__version_info__ >= (0, 11)
+_AT_LEAST_0_12 = jax.__version_info__ >= (0, 12)
 
 # The Mosaic GPU interpreter of jax 0.10 reports a TMA copy that crosses the
 # edge of its array as an error; the hardware, and the interpreter from 0.11
@@ -25,8 +26,11 @@ SWIZZLES_UNTILED: bool = _AT_LEAST_0_11
 def gpu_interpret_params(*, detect_races: bool = False) -> Any:
   """Parameters that make `plgpu.kernel(interpret=...)` run on a CPU.
 
-  The class is public from jax 0.11 on.
+  The class is public from jax 0.11 on; from 0.12 on a race is an exception
+  unless it is told to warn, as the versions before do.
   """
+  if _AT_LEAST_0_12:
+    return plgpu.InterpretGPUParams(detect_races=detect_races, on_race="warn")
   if _AT_LEAST_0_11:
     return plgpu.InterpretGPUParams(detect_races=detect_races)
   from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
