@@ -4,21 +4,11 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles import MatmulConfig, MatmulProblem
-from hw_profiles.matmul.warp_specialized import staging_columns
+from hw_profiles.matmul.warp_specialized import operand_swizzle_bytes, staging_columns
 from pallas_kernels import compat
 from pallas_kernels.hopper.tma import TMA_PITCH_BYTES, rounded_up, tiled, tma_multiples
-
-
-def _operand_swizzle(config: MatmulConfig, dtype: Any) -> int:
-  """Bytes of the swizzle both operands use: wgmma wants one mode for the two.
-
-  The widest of 128, 64 and 32 whose span divides a row of both tiles.
-  """
-  bits = jnp.dtype(dtype).itemsize * 8
-  return min(plgpu.find_swizzle(columns * bits) for columns in (config.block_k, config.block_n))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +43,9 @@ def hopper_layout(
     out_dtype: Of C.
   """
   size, out_size = jnp.dtype(dtype).itemsize, jnp.dtype(out_dtype).itemsize
-  swizzle = _operand_swizzle(config, dtype)
+  swizzle = operand_swizzle_bytes(config, in_dtype=jnp.dtype(dtype).name)
+  if swizzle is None:
+    raise ValueError(f"config={config.describe()}: no swizzle divides rows of both operands' tiles")
   a_rows, a_columns = tma_multiples(m, k, swizzle // size)
   if m < config.block_m and a_batch == 1:
     # TMA fills rows past the edge slowly: with M=1 in 64-row tiles the whole

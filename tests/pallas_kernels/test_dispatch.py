@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import MatmulConfig, device, explain, matmul
+import hw_profiles
+import reference
+from pallas_kernels import MatmulConfig, activations, device, explain, matmul
 
 
 def struct(*shape: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
@@ -134,3 +136,9 @@ def test_explain_raises_what_the_call_would():
     explain(matmul, A, struct(5, 5))
   with pytest.raises(NotImplementedError, match="These can:"):
     explain(matmul, A, B, implementation="xla", batch_invariant=True)
+
+
+def test_the_packages_know_the_same_activations():
+  assert set(activations.ACTIVATIONS) == set(hw_profiles.ACTIVATIONS)
+  for name in activations.ACTIVATIONS:
+    reference.matmul_exact([[1.0]], [[1.0]], activation=name)

@@ -1,14 +1,17 @@
 """Every tile that the planner offers lowers for CUDA on a machine without a GPU."""
 
 import functools
+import math
 import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import hw_profiles
 from pallas_kernels import MatmulConfig, device, matmul
+from pallas_kernels.gemm import hopper
 
 H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
 FFN = hw_profiles.MatmulProblem(1024, 4096, 12288)
@@ -33,6 +36,51 @@ def _one_of_each_shape(schedule: str) -> list[MatmulConfig]:
   for config in hw_profiles.matmul_candidates("h200_sxm", FFN, schedule=schedule):
     by_shape[config.block_m, config.block_n, config.block_k] = config
   return list(by_shape.values())
+
+
+@pytest.mark.parametrize(
+  "config", _one_of_each_shape("warp_specialized"), ids=MatmulConfig.describe
+)
+def test_the_planner_counts_the_shared_memory_that_the_kernel_allocates(config, monkeypatch):
+  allocated = []
+  build = hopper.plgpu.kernel
+
+  def recording(*args, **options):
+    for scratch in options["scratch_types"]:
+      if hasattr(scratch, "num_barriers"):
+        allocated.append(8 * int(np.prod(scratch.num_barriers)))
+      else:
+        allocated.append(math.prod(scratch.shape) * jnp.dtype(scratch.dtype).itemsize)
+    return build(*args, **options)
+
+  monkeypatch.setattr(hopper.plgpu, "kernel", recording)
+  for out_dtype in ("bfloat16", "float32"):
+    allocated.clear()
+    a, b = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((512, 512), (512, 512)))
+    call = functools.partial(
+      matmul, config=config, out_dtype=out_dtype, implementation="mosaic_gpu"
+    )
+    with device.abstract_gpu(**H200):
+      jax.jit(call).trace(a, b)
+    assert sum(allocated) == hw_profiles.warp_specialized_shared_bytes(
+      config, in_dtype="bfloat16", out_dtype=out_dtype
+    )
+
+
+@pytest.mark.parametrize("block_n", [80, 96])
+def test_a_default_epilogue_never_makes_a_legal_tile_infeasible(block_n):
+  config = MatmulConfig(128, block_n, 32, 3)
+  assert "mosaic_gpu" in lower(256, 128, 256, config=config, implementation="mosaic_gpu")
+
+
+def test_registers_move_from_the_memory_warpgroup_to_the_consumers():
+  text = lower(512, 512, 512, config=MatmulConfig(128, 256, 64, 4), implementation="mosaic_gpu")
+  if "setmaxnreg" not in text:
+    # jax 0.10 keeps an operation whose operands the module's text does not show
+    assert "setmaxregister" in text
+    return
+  assert "setmaxnreg.dec.sync.aligned.u32 40;" in text
+  assert "setmaxnreg.inc.sync.aligned.u32 232;" in text
 
 
 @pytest.mark.parametrize(
