@@ -20,7 +20,10 @@ def tile_refusal(
   if config is None or implementation.name == "interpret":
     return None
   plan = _plan(implementation, problem, config, device)
-  return None if plan.fits else Refusal("tile", plan.reason)
+  if plan.fits:
+    return None
+  # what the schedule does not do with any tile is no fault of this one
+  return Refusal("dtype" if "unsupported" in plan.shortfall_kinds else "tile", plan.reason)
 
 
 def resolve(
