@@ -4,6 +4,7 @@
 # used as it is, with the CUDA build of JAX that its machine has.
 PYTHON ?= python3.11
 PYTHON_NEWER ?= python3.12
+PYTHON_NEWEST ?= python3.13
 PYTHON_GPU ?= python3
 
 # ARGS is passed on: make compare ARGS="--format=json", make test ARGS="-k epilogue".
@@ -13,6 +14,7 @@ PYTEST_WORKERS ?= auto
 
 VENV = .venv
 VENV_NEWER = .venv-newer
+PINS_NEWER = requirements/py312.txt
 STAMP = $(VENV)/.installed
 STAMP_NEWER = $(VENV_NEWER)/.installed
 BIN = $(VENV)/bin
@@ -25,7 +27,7 @@ PYTEST_FLAGS = -q -m "not gpu" $(ARGS)
 
 .DEFAULT_GOAL = help
 .PHONY: help venv venv-newer compare test format-check lint types unit format \
-	test-newer gpu-check gpu-test gpu-bench clean
+	test-newer test-newest gpu-check gpu-test gpu-bench clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -61,16 +63,16 @@ $(STAMP): requirements/py311.txt pyproject.toml
 	  exit 1; }
 	@$(call install,$(PYTHON),$(VENV),requirements/py311.txt)
 
-# PYTHON_NEWER if it runs, else the newest 3.12 that pyenv has installed without
+# PYTHON_NEWER if it runs, else one of that name that pyenv has installed without
 # putting it on PATH, else nothing.
 find_newer = if $(PYTHON_NEWER) -c '' 2>/dev/null; then echo "$(PYTHON_NEWER)"; \
 	elif command -v pyenv >/dev/null 2>&1; then \
-	  ls -d "$$(pyenv root)"/versions/3.12*/bin/python3.12 2>/dev/null | tail -n 1; fi
+	  ls -d "$$(pyenv root)"/versions/*/bin/$(PYTHON_NEWER) 2>/dev/null | tail -n 1; fi
 
-$(STAMP_NEWER): requirements/py312.txt pyproject.toml
+$(STAMP_NEWER): $(PINS_NEWER) pyproject.toml
 	@newer=$$($(find_newer)); if [ -z "$$newer" ]; then \
 	  echo "venv: PYTHON_NEWER=$(PYTHON_NEWER) is missing" >&2; exit 1; fi; \
-	$(call install,$$newer,$(VENV_NEWER),requirements/py312.txt)
+	$(call install,$$newer,$(VENV_NEWER),$(PINS_NEWER))
 
 # --- the main job -------------------------------------------------------------
 
@@ -103,6 +105,11 @@ test-newer: ## The tests on Python 3.12 and a later JAX; skipped where there is 
 	  echo "test-newer: skipped, PYTHON_NEWER=$(PYTHON_NEWER) is missing"; \
 	else $(MAKE) --no-print-directory unit-newer; fi
 
+# the same leg with another interpreter, environment and pins
+test-newest: ## The tests on Python 3.13 and the newest JAX; skipped where there is no Python 3.13.
+	@$(MAKE) --no-print-directory test-newer PYTHON_NEWER=$(PYTHON_NEWEST) \
+	  VENV_NEWER=.venv-newest PINS_NEWER=requirements/py313.txt
+
 .PHONY: unit-newer
 unit-newer: $(STAMP_NEWER)
 	$(BIN_NEWER)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) tests
@@ -124,5 +131,5 @@ gpu-bench: gpu-check ## The main job on a GPU, measured, with XLA's matmul besid
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --peers=xla $(ARGS)
 
 clean: ## Remove the environments, caches and build products.
-	rm -rf .venv .venv-newer build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-newer .venv-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
