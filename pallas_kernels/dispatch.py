@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from hw_profiles import InfeasibleTileError, TilePlan
 from pallas_kernels.device import TargetDevice
@@ -129,12 +129,10 @@ def decide(
     chosen = next((one for one in able if one.name == requested), None)
     if chosen is None:
       _refuse_requested(op, requested, refusals, able)
-      raise AssertionError
   elif by_preference:
     chosen = by_preference[0]
   else:
     _refuse_all(op, refusals, able)
-    raise AssertionError
 
   def why_not(one: Implementation) -> str:
     found = refusals[one.name]
@@ -159,7 +157,7 @@ def _refuse_requested(
   requested: str,
   refusals: Mapping[str, Refusal | None],
   able: Sequence[Implementation],
-) -> None:
+) -> NoReturn:
   found = refusals.get(requested)
   if found is not None and found.kind == "tile":
     raise InfeasibleTileError(found.reason)
@@ -171,7 +169,7 @@ def _refuse_requested(
 
 def _refuse_all(
   op: str, refusals: Mapping[str, Refusal | None], able: Sequence[Implementation]
-) -> None:
+) -> NoReturn:
   found = {name: one for name, one in refusals.items() if one is not None}
   tiles = {name: one.reason for name, one in found.items() if one.kind == "tile"}
   if tiles:

@@ -10,7 +10,7 @@ from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
 from hw_profiles.capacity.residency import LANES_PER_WARP
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
-from hw_profiles.matmul.sm import SmKernel, missing_rate, sm_demand
+from hw_profiles.matmul.sm import SmKernel, missing_rate, shared_memory_statement, sm_demand
 from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
@@ -146,10 +146,7 @@ def _capacity_shortfalls(
         "capacity",
         "shared_memory",
         ("num_stages", *fields) if config.num_stages > 2 else (*fields, "num_stages"),
-        f"shared memory needs {needed} B for {config.num_stages} stage(s) of A"
-        f" ({config.block_m}x{config.block_k} {problem.dtype}) and B"
-        f" ({config.block_k}x{config.block_n}){held}, {gpu.name} has"
-        f" {gpu.max_shared_bytes_per_block} B",
+        shared_memory_statement(problem, config, gpu, needed_bytes=needed, besides=held),
       )
     )
   threads = _block_threads(config)

@@ -53,6 +53,11 @@ class MatmulProblem:
     return self.dtype if self.out_dtype is None else self.out_dtype
 
   @property
+  def is_empty(self) -> bool:
+    """Whether there is nothing to multiply: a size, or the batch, is 0."""
+    return 0 in (self.m, self.k, self.n, self.batch)
+
+  @property
   def flops(self) -> int:
     """2·batch·m·n·k: a multiply and an add for each term."""
     return 2 * self.batch * self.m * self.n * self.k

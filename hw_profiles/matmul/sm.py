@@ -75,6 +75,31 @@ def rate(problem: MatmulProblem, gpu: GpuProfile) -> Rate | None:
   return None
 
 
+def shared_memory_statement(
+  problem: MatmulProblem,
+  config: MatmulConfig,
+  gpu: GpuProfile,
+  *,
+  needed_bytes: int,
+  besides: str,
+) -> str:
+  """That a block needs more shared memory than there is, and for what.
+
+  Args:
+    problem: What is computed.
+    config: The tile.
+    gpu: The device.
+    needed_bytes: By everything the block keeps there.
+    besides: What that is besides the operand stages, as a clause, or nothing.
+  """
+  return (
+    f"shared memory needs {needed_bytes} B for {config.num_stages} stage(s) of A"
+    f" ({config.block_m}x{config.block_k} {problem.dtype}) and B"
+    f" ({config.block_k}x{config.block_n}){besides}, {gpu.name} has"
+    f" {gpu.max_shared_bytes_per_block} B"
+  )
+
+
 def missing_rate(problem: MatmulProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
   """The shortfall of a dtype that the device does not multiply."""
   if rate(problem, gpu) is not None:

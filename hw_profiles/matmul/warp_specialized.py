@@ -22,7 +22,7 @@ from hw_profiles.capacity.warpgroups import (
 )
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
-from hw_profiles.matmul.sm import SmKernel, missing_rate, sm_demand
+from hw_profiles.matmul.sm import SmKernel, missing_rate, shared_memory_statement, sm_demand
 from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
@@ -301,11 +301,13 @@ def _capacity_shortfalls(
         "capacity",
         "shared_memory",
         ("num_stages", *fields) if stages > 2 else (*fields, "num_stages"),
-        f"shared memory needs {needed} B for {stages} stage(s) of A"
-        f" ({config.block_m}x{config.block_k} {problem.dtype}) and B"
-        f" ({config.block_k}x{config.block_n}), {staged} B of epilogue and"
-        f" {stages * BARRIER_BYTES_PER_STAGE} B of barriers, {gpu.name} has"
-        f" {gpu.max_shared_bytes_per_block} B",
+        shared_memory_statement(
+          problem,
+          config,
+          gpu,
+          needed_bytes=needed,
+          besides=f", {staged} B of epilogue and {stages * BARRIER_BYTES_PER_STAGE} B of barriers",
+        ),
       )
     )
   threads = block_threads(consumers)

@@ -24,7 +24,7 @@ def _explain(a: Any, b: Any, **options: Any) -> dispatch.Explanation:
   problem = request.problem(a_shape, b_shape, None if bias is None else (1, *bias.shape))
   choice = implementations.choose(request, problem, device)
   notes = choice.notes
-  if 0 in (problem.m, problem.n, problem.k, problem.batch):
+  if problem.is_empty:
     notes += ("nothing to multiply: the result is empty, or the epilogue of zeros",)
   return dispatch.Explanation(
     op="matmul",

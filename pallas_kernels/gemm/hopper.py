@@ -48,7 +48,7 @@ from pallas_kernels.hopper.tma import padded, rounded_up
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan:
+class _Geometry:
   """Static facts of one kernel instance, derived once from shapes and config."""
 
   config: MatmulConfig
@@ -59,7 +59,7 @@ class _Plan:
   a_batch: int
   b_batch: int
   bias_batch: int
-  num_ctas: int
+  max_ctas: int
 
   @property
   def tiles_m(self) -> int:
@@ -74,13 +74,19 @@ class _Plan:
     return self.batch * self.tiles_m * self.tiles_n
 
   @property
+  def num_ctas(self) -> int:
+    return min(self.max_ctas, self.tiles)
+
+  @property
   def k_steps(self) -> int:
     return pl.cdiv(self.k, self.config.block_k)
 
 
-def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpreted: bool) -> None:
+def _body(
+  *refs: Any, geometry: _Geometry, epilogue: Epilogue, has_bias: bool, interpreted: bool
+) -> None:
   """What every warpgroup of every thread block runs."""
-  config = plan.config
+  config = geometry.config
   num_inputs = 3 if has_bias else 2
   a_gmem, b_gmem = refs[:2]
   bias_gmem = refs[2] if has_bias else None
@@ -91,17 +97,17 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
   warpgroup = lax.axis_index("warpgroup")
   cta = lax.axis_index("cta")
   # tiles cta, cta + num_ctas, ...: how many of them there are
-  my_tiles = (plan.tiles - 1 - cta) // plan.num_ctas + 1
+  my_tiles = (geometry.tiles - 1 - cta) // geometry.num_ctas + 1
 
   def tile_origin(i: Any) -> tuple[Any, Any, Any]:
     """Batch index, first row and first column of this block's i-th tile."""
-    linear = cta + i * plan.num_ctas
-    per_batch = plan.tiles_m * plan.tiles_n
+    linear = cta + i * geometry.num_ctas
+    per_batch = geometry.tiles_m * geometry.tiles_n
     batch = linear // per_batch
     tile_m, tile_n = tile_order.grouped_tile(
       linear - batch * per_batch,
-      tiles_m=plan.tiles_m,
-      tiles_n=plan.tiles_n,
+      tiles_m=geometry.tiles_m,
+      tiles_n=geometry.tiles_n,
       group_m=config.group_m,
     )
     return batch, tile_m * config.block_m, tile_n * config.block_n
@@ -118,8 +124,8 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
       def load_stage(k_step: Any, step: Any) -> Any:
         depth = pl.ds(k_step * config.block_k, config.block_k)
         rows, columns = pl.ds(row, config.block_m), pl.ds(column, config.block_n)
-        a_tile = a_gmem.at[operand_batch(batch, plan.a_batch), rows, depth]
-        b_tile = b_gmem.at[operand_batch(batch, plan.b_batch), depth, columns]
+        a_tile = a_gmem.at[operand_batch(batch, geometry.a_batch), rows, depth]
+        b_tile = b_gmem.at[operand_batch(batch, geometry.b_batch), depth, columns]
 
         def copy(stage: Any, arrived: Any) -> None:
           plgpu.copy_gmem_to_smem(a_tile, a_smem.at[stage], arrived)
@@ -128,7 +134,7 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
         ring.fill(step, copy)
         return step + 1
 
-      return lax.fori_loop(jnp.int32(0), jnp.int32(plan.k_steps), load_stage, step)
+      return lax.fori_loop(jnp.int32(0), jnp.int32(geometry.k_steps), load_stage, step)
 
     ring.drain(lax.fori_loop(jnp.int32(0), my_tiles, load_tile, jnp.int32(0)))
 
@@ -153,10 +159,10 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
           def _release() -> None:
             ring.release(step - in_flight)
 
-        lax.fori_loop(jnp.int32(0), jnp.int32(plan.k_steps), multiply, None)
+        lax.fori_loop(jnp.int32(0), jnp.int32(geometry.k_steps), multiply, None)
         if in_flight:
           plgpu.wgmma_wait(0)
-          ring.release(first_step + plan.k_steps - 1)
+          ring.release(first_step + geometry.k_steps - 1)
         # Mosaic's wait names no registers, so LLVM may move what reads them, a
         # conversion say, to before it: seen on an H200 with jax 0.11.2, where two
         # K steps are unrolled into one block of code. The barrier names them.
@@ -168,7 +174,7 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
       bias = None
       if bias_gmem is not None:
         bias = compat.load_gmem(
-          bias_gmem.at[operand_batch(batch, plan.bias_batch), pl.ds(column, share.columns)],
+          bias_gmem.at[operand_batch(batch, geometry.bias_batch), pl.ds(column, share.columns)],
           interpreted=interpreted,
         )
 
@@ -191,7 +197,7 @@ def _body(*refs: Any, plan: _Plan, epilogue: Epilogue, has_bias: bool, interpret
       batch, row, column = tile_origin(i)
       acc = accumulate(step)
       store_tile(acc, batch, row + rows.start, column + columns.start)
-      return step + plan.k_steps
+      return step + geometry.k_steps
 
     lax.fori_loop(jnp.int32(0), my_tiles, compute_tile, jnp.int32(0))
     finish_stores()
@@ -241,7 +247,7 @@ def matmul(
     # read with ordinary loads, which must stay inside: whole tiles
     bias = padded(bias, config.block_n)
 
-  plan = _Plan(
+  geometry = _Geometry(
     config=config,
     batch=batch,
     m=m,
@@ -250,14 +256,13 @@ def matmul(
     a_batch=a.shape[0],
     b_batch=b.shape[0],
     bias_batch=0 if bias is None else bias.shape[0],
-    num_ctas=1,
+    max_ctas=num_ctas,
   )
-  plan = dataclasses.replace(plan, num_ctas=min(num_ctas, plan.tiles))
   operands = (a, b) if bias is None else (a, b, bias)
   kernel = plgpu.kernel(
     functools.partial(
       _body,
-      plan=plan,
+      geometry=geometry,
       epilogue=epilogue,
       has_bias=bias is not None,
       interpreted=interpret is not None,
@@ -283,7 +288,7 @@ def matmul(
         num_stages=config.num_stages, copies=2, consumers=consumer_warpgroups(config)
       ),
     ],
-    grid=(plan.num_ctas,),
+    grid=(geometry.num_ctas,),
     grid_names=("cta",),
     num_threads=consumer_warpgroups(config) + 1,
     thread_name="warpgroup",

@@ -195,7 +195,7 @@ def choose(request: MatmulRequest, problem: MatmulProblem, device: TargetDevice)
     refusal=lambda one: one.refusal(one, request, problem, device),
   )
   one = decision.implementation
-  if one.schedule is None or 0 in (problem.m, problem.n, problem.k, problem.batch):
+  if one.schedule is None or problem.is_empty:
     return Choice(one, None, None, decision.refused, ())
   invariant = dataclasses.replace(
     problem, m=_INVARIANT_ROWS, batch=1, shared_a=False, shared_b=True
@@ -215,7 +215,7 @@ def run(request: MatmulRequest, operands: Operands) -> jax.Array:
   device = target_device()
   problem = request.problem(a.shape, b.shape, None if bias is None else bias.shape)
   choice = choose(request, problem, device)
-  if choice.config is None and choice.implementation.schedule is not None:
+  if problem.is_empty and choice.implementation.schedule is not None:
     return _empty(request, operands, problem.batch)
   return choice.implementation.run(choice.implementation, request, operands, choice.config, device)
 

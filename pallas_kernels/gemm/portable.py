@@ -14,6 +14,7 @@ too, so that nothing outside an array is read; stores are masked likewise.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -120,24 +121,24 @@ def _tile(program: Any, tiles_m: int, tiles_n: int, group_m: int) -> tuple[Any, 
 _INTERPRETED_STRIP_BYTES = 1 << 20
 
 
-def _interpret_in_strips(
-  a: jax.Array, b: jax.Array, bias: jax.Array | None, *, config: MatmulConfig, **options: Any
+def _in_strips(
+  run: Callable[..., jax.Array],
+  a: jax.Array,
+  b: jax.Array,
+  bias: jax.Array | None,
+  *,
+  block_n: int,
 ) -> jax.Array:
-  """`matmul` interpreted strip by strip along N; programs and results are the same."""
+  """`run(a, b, bias)` strip by strip along N; programs and results are the same."""
   n = b.shape[2]
   column_bytes = b.shape[0] * b.shape[1] * b.dtype.itemsize
-  tiles = max(1, _INTERPRETED_STRIP_BYTES // (column_bytes * config.block_n))
-  width = tiles * config.block_n
-
-  def run(b: jax.Array, bias: jax.Array | None) -> jax.Array:
-    return _call(a, b, bias, config=config, **options, interpret=True)
-
+  width = max(1, _INTERPRETED_STRIP_BYTES // (column_bytes * block_n)) * block_n
   if width >= n:
-    return run(b, bias)
+    return run(a, b, bias)
 
   def strip(start: Any, size: int) -> jax.Array:
     part = None if bias is None else lax.dynamic_slice_in_dim(bias, start, size, axis=1)
-    return run(lax.dynamic_slice_in_dim(b, start, size, axis=2), part)
+    return run(a, lax.dynamic_slice_in_dim(b, start, size, axis=2), part)
 
   whole = n // width
   strips = lax.map(lambda i: strip(i * width, width), jnp.arange(whole, dtype=jnp.int32))
@@ -172,10 +173,10 @@ def matmul(
   Returns:
     [batch, M, N] in `epilogue.out_dtype`.
   """
-  options: dict[str, Any] = {"config": config, "epilogue": epilogue, "precision": precision}
-  if interpret:
-    return _interpret_in_strips(a, b, bias, **options)
-  return _call(a, b, bias, **options, interpret=False)
+  run = functools.partial(
+    _call, config=config, epilogue=epilogue, precision=precision, interpret=interpret
+  )
+  return _in_strips(run, a, b, bias, block_n=config.block_n) if interpret else run(a, b, bias)
 
 
 def _call(
