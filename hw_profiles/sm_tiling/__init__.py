@@ -1,0 +1,1 @@
+"""How a tile is shared out inside one SM, and what its shared memory makes of that."""
