@@ -1,0 +1,1 @@
+"""What a choice of the runtime costs over many calls and within a whole request."""

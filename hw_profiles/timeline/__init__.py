@@ -1,0 +1,1 @@
+"""When things happen: tasks on resources, streams and events, pipelines, transfers."""
