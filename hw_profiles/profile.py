@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from hw_profiles.frozen_map import FrozenMap
 
-Confidence = Literal["high", "medium", "low", "assumed", "calibrated"]
+Confidence = Literal["high", "medium", "low", "assumed", "calibrated", "unknown"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Source:
       secondary source, or sources that differ a little. "low": one weak
       source. "assumed": no source; the text says what it was taken from.
       "calibrated": chosen so that the time model meets a named measurement.
+      "unknown": the value is None, and `source` says why there is none.
     note: Disagreements and conditions; empty where there are none.
   """
 
@@ -73,6 +74,21 @@ class Profile:
       )
     return recorded
 
+  def unknown(self) -> tuple[str, ...]:
+    """Fields that are None: no source gives them, and `source` says why.
+
+    A time model that would read one charges nothing for it, and the planner says
+    so.
+    """
+    return tuple(
+      field.name for field in dataclasses.fields(self) if getattr(self, field.name) is None
+    )
+
+
+def known(value: float | None, otherwise: float) -> float:
+  """`value`, or `otherwise` where a profile does not know it."""
+  return otherwise if value is None else value
+
 
 @dataclasses.dataclass(frozen=True)
 class GpuProfile(Profile):
@@ -95,10 +111,16 @@ class GpuProfile(Profile):
     max_shared_bytes_per_block: What one block may ask for (opt-in limit).
     reserved_shared_bytes_per_block: What the system takes for each block.
     shared_granularity_bytes: Shared memory is allocated in this unit.
-    shared_bytes_per_cycle_per_sm: Shared-memory bandwidth.
+    shared_bytes_per_cycle_per_sm: What the banks of shared memory deliver.
+    shared_bandwidth_bytes_per_s: Shared memory of all SMs together where a source
+      quotes what is reached; None: the banks' peak is all that is known.
+    register_bandwidth_bytes_per_s: Registers of all SMs together, as quoted.
+    latency_cycles: Lowest and highest load latency in SM cycles by memory tier
+      ("registers", "shared", "l2", "dram"), of the tiers that a source gives.
+    tensor_memory_bytes_per_sm: Tensor memory (compute capability 10.0); 0: none.
     special_functions_per_cycle_per_sm: Results a cycle of exp2, reciprocal...
     l2_bytes: L2 capacity.
-    l2_bandwidth_bytes_per_s: L2 to all SMs together.
+    l2_bandwidth_bytes_per_s: L2 to all SMs together; None: unknown.
     dram_bytes: DRAM capacity.
     dram_bandwidth_bytes_per_s: DRAM peak.
     dram_latency_ns: Load latency from DRAM.
@@ -107,9 +129,13 @@ class GpuProfile(Profile):
       is the CUDA cores' rate, "tfloat32" the tensor cores'.
     has_wgmma: Warpgroup MMA (compute capability 9.0).
     has_tma: Tensor memory accelerator (9.0 and later).
-    launch_overhead_us: Device time of a launch that does nothing.
+    launch_overhead_us: Device time of a launch that does nothing; None: unknown.
     sustained_tensor_fraction: Share of `peak_flops` that full waves hold.
-    sustained_dram_fraction: Share of the DRAM peak that streaming reaches.
+    sustained_dram_fraction: Share of the DRAM peak that streaming reaches; None:
+      unknown.
+    pcie_bandwidth_bytes_per_s: PCIe each way: the lanes' raw rate, of which the
+      128b/130b code takes 1.5 %.
+    nvlink_bandwidth_bytes_per_s: NVLink, both directions together; 0: none.
   """
 
   vendor: ClassVar[str] = "nvidia"
@@ -130,9 +156,13 @@ class GpuProfile(Profile):
   reserved_shared_bytes_per_block: int
   shared_granularity_bytes: int
   shared_bytes_per_cycle_per_sm: int
+  shared_bandwidth_bytes_per_s: float | None
+  register_bandwidth_bytes_per_s: float | None
+  latency_cycles: FrozenMap[str, tuple[int, int]]
+  tensor_memory_bytes_per_sm: int
   special_functions_per_cycle_per_sm: int
   l2_bytes: int
-  l2_bandwidth_bytes_per_s: float
+  l2_bandwidth_bytes_per_s: float | None
   dram_bytes: int
   dram_bandwidth_bytes_per_s: float
   dram_latency_ns: float
@@ -140,9 +170,11 @@ class GpuProfile(Profile):
   peak_flops: FrozenMap[str, float]
   has_wgmma: bool
   has_tma: bool
-  launch_overhead_us: float
+  launch_overhead_us: float | None
   sustained_tensor_fraction: float
-  sustained_dram_fraction: float
+  sustained_dram_fraction: float | None
+  pcie_bandwidth_bytes_per_s: float
+  nvlink_bandwidth_bytes_per_s: float
 
   @property
   def memory_bandwidth_bytes_per_s(self) -> float:
@@ -152,12 +184,16 @@ class GpuProfile(Profile):
 
 @dataclasses.dataclass(frozen=True)
 class NpuProfile(Profile):
-  """One Huawei Ascend NPU: cube cores (AIC), each with its vector cores (AIV).
+  """One Huawei Ascend NPU: cube cores (AIC), each with two vector cores (AIV).
+
+  On architecture 2201 (910B, 910C) cube and vector cores exchange data through
+  GM only. 3510 (950) adds L0C to UB and UB to L1.
 
   Buffer sizes are per AIC, `ub_bytes` per AIV. Path rates are bytes a cycle and
   core.
 
   Attributes:
+    architecture: The vendor's number: 2201 (A2 and A3) or 3510 (950).
     aic_count: Cube cores.
     aiv_count: Vector cores.
     clock_hz: Core clock.
@@ -179,12 +215,22 @@ class NpuProfile(Profile):
     l0c_alignment_bytes: Alignment of L0C addresses.
     bt_alignment_bytes: Alignment of BT addresses.
     fixpipe_alignment_bytes: Alignment in the FixPipe buffer.
+    gm_alignment_bytes: Runs in GM aligned to it reach full bandwidth.
+    ub_bank_groups: Groups of UB banks: each serves one access a cycle (2201), two
+      reads or a read and a write (3510).
+    ub_banks_per_group: Banks of a group.
+    ub_bank_bytes: One bank.
     cube_macs_per_cycle: Multiply-accumulates a cycle and AIC by operand dtype.
     vector_bytes_per_cycle: Simple vector arithmetic, bytes a cycle and AIV.
     exp_elements_per_cycle: exp and its like, elements a cycle and AIV.
     l1_to_l0a_bytes_per_cycle: MTE1.
     l1_to_l0b_bytes_per_cycle: MTE1.
     l2_to_core_bytes_per_cycle: MTE2, data in L2.
+    hbm_to_core_bytes_per_cycle: MTE2 of a cube core, data in HBM, all cores busy;
+      None: unknown.
+    core_to_l2_bytes_per_cycle: Writes of a core into L2; None: unknown.
+    l0c_to_l1_bytes_per_cycle: FixPipe, counted in bytes written.
+    ub_to_l1_bytes_per_cycle: MTE3; 0 where the path does not exist.
     l0c_to_gm_bytes_per_cycle: FixPipe, counted in bytes written.
     l0c_to_ub_bytes_per_cycle: FixPipe; 0 where the path does not exist.
     gm_to_ub_bytes_per_cycle: MTE2 of a vector core.
@@ -192,11 +238,13 @@ class NpuProfile(Profile):
     bt_load_bytes_per_cycle: Bias into BT.
     launch_overhead_us: Device time of a launch that does nothing.
     sustained_cube_fraction: Share of the cube rate that full waves hold.
-    sustained_hbm_fraction: Share of the HBM peak that loads into L1 reach.
+    sustained_hbm_fraction: Share of the HBM peak that loads into L1 reach; None:
+      unknown.
   """
 
   vendor: ClassVar[str] = "huawei"
 
+  architecture: int
   aic_count: int
   aiv_count: int
   clock_hz: float
@@ -218,12 +266,20 @@ class NpuProfile(Profile):
   l0c_alignment_bytes: int
   bt_alignment_bytes: int
   fixpipe_alignment_bytes: int
+  gm_alignment_bytes: int
+  ub_bank_groups: int
+  ub_banks_per_group: int
+  ub_bank_bytes: int
   cube_macs_per_cycle: FrozenMap[str, int]
   vector_bytes_per_cycle: int
   exp_elements_per_cycle: int
   l1_to_l0a_bytes_per_cycle: int
   l1_to_l0b_bytes_per_cycle: int
   l2_to_core_bytes_per_cycle: int
+  hbm_to_core_bytes_per_cycle: int | None
+  core_to_l2_bytes_per_cycle: int | None
+  l0c_to_l1_bytes_per_cycle: int
+  ub_to_l1_bytes_per_cycle: int
   l0c_to_gm_bytes_per_cycle: int
   l0c_to_ub_bytes_per_cycle: int
   gm_to_ub_bytes_per_cycle: int
@@ -231,7 +287,7 @@ class NpuProfile(Profile):
   bt_load_bytes_per_cycle: int
   launch_overhead_us: float
   sustained_cube_fraction: float
-  sustained_hbm_fraction: float
+  sustained_hbm_fraction: float | None
 
   @property
   def peak_flops(self) -> FrozenMap[str, float]:

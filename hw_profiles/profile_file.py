@@ -2,16 +2,20 @@
 
 A file is an object of `name`, `title`, `vendor`, `aliases`, for NVIDIA
 `device_kinds`, and `facts`: one entry for each field of the profile class,
-`{"value", "source", "confidence"[, "note"]}`, or one such entry a dtype where
-the field is a mapping.
+`{"value", "source", "confidence"[, "note"]}`, or one such entry a key (a dtype,
+a memory tier) where the field is a mapping.
+
+A number that no source gives is not left out: where the class allows None its
+value is null, its confidence "unknown", and `source` says why there is none.
 """
 
 import dataclasses
 import json
 import math
 import pathlib
+import types
 from collections.abc import Mapping
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.profile import Confidence, GpuProfile, NpuProfile, Profile, Source
@@ -20,7 +24,16 @@ _CLASSES: Mapping[str, type[GpuProfile] | type[NpuProfile]] = {
   "nvidia": GpuProfile,
   "huawei": NpuProfile,
 }
-_MAY_BE_ZERO = frozenset({"reserved_shared_bytes_per_block", "l0c_to_ub_bytes_per_cycle"})
+_MAY_BE_ZERO = frozenset(
+  {
+    "l0c_to_ub_bytes_per_cycle",
+    "nvlink_bandwidth_bytes_per_s",
+    "reserved_shared_bytes_per_block",
+    "tensor_memory_bytes_per_sm",
+    "ub_to_l1_bytes_per_cycle",
+  }
+)
+_UNKNOWN = "unknown"
 _TYPE_NAMES: Mapping[Any, str] = {
   int: "an integer",
   float: "a number",
@@ -94,7 +107,7 @@ class _Reader:
     if not isinstance(facts, dict):
       self._fail("facts", f"expected an object, got {type(facts).__name__}")
     header = {field.name for field in dataclasses.fields(Profile)} | {"device_kinds"}
-    types = get_type_hints(profile_class)
+    hints = get_type_hints(profile_class)
     expected = [f.name for f in dataclasses.fields(profile_class) if f.name not in header]
     for field in facts:
       if field not in expected:
@@ -104,14 +117,15 @@ class _Reader:
     for field in expected:
       if field not in facts:
         self._fail(field, "missing")
-      if types[field] in (int, float, bool, tuple[int, int]):
-        sources[field] = self._source(facts[field], field, types[field])
+      if get_origin(hints[field]) is not FrozenMap:
+        sources[field] = self._source(facts[field], field, hints[field])
         values[field] = sources[field].value
         continue
       entries = facts[field]
-      if not isinstance(entries, dict) or not entries:
-        self._fail(field, f"{entries!r}: expected an object with one entry a dtype")
-      number = get_args(types[field])[1]
+      may_be_empty = field == "latency_cycles"
+      if not isinstance(entries, dict) or not (entries or may_be_empty):
+        self._fail(field, f"{entries!r}: expected an object with one entry a key")
+      number = get_args(hints[field])[1]
       for dtype, entry in entries.items():
         sources[f"{field}.{dtype}"] = self._source(entry, f"{field}.{dtype}", number)
       values[field] = FrozenMap({dtype: sources[f"{field}.{dtype}"].value for dtype in entries})
@@ -131,6 +145,15 @@ class _Reader:
       levels = ", ".join(get_args(Confidence))
       self._fail(f"{field}.confidence", f"{entry['confidence']!r}: expected one of {levels}")
     value = entry["value"]
+    optional = isinstance(expected, types.UnionType)
+    if value is None and optional:
+      if entry["confidence"] != _UNKNOWN:
+        self._fail(f"{field}.confidence", f"{entry['confidence']!r}: expected 'unknown' of null")
+      return Source(None, entry["source"], _UNKNOWN, entry.get("note", ""))
+    if entry["confidence"] == _UNKNOWN:
+      self._fail(field, f"value {value!r}: expected null where the confidence is 'unknown'")
+    if optional:
+      expected = get_args(expected)[0]
     if isinstance(value, list):
       value = tuple(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

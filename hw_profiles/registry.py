@@ -22,18 +22,28 @@ def _profiles() -> dict[str, GpuProfile | NpuProfile]:
 
 
 def _key(name: str) -> str:
-  """`name` as profiles are keyed: lower case, one underscore between words."""
-  return "_".join(name.lower().replace("-", " ").replace("_", " ").split())
+  """`name` as profiles are keyed: lower case, one underscore between words, no maker."""
+  key = "_".join(name.lower().replace("-", " ").replace("_", " ").split())
+  return key.removeprefix("nvidia_").removeprefix("huawei_")
 
 
 @functools.cache
 def _names() -> dict[str, str]:
-  """Every accepted key to the profile it means.
+  """Every accepted key to the profile it means: names, aliases, device kinds.
 
   Raises:
     ValueError: two profiles claim one; where neither has it as its own name the
       message names both files, as either may be the copy.
   """
+  names = _own_names()
+  # a device kind is no name where it is another profile's alias
+  for kind, profile in _kinds().items():
+    names.setdefault(_key(kind), profile.name)
+  return names
+
+
+def _own_names() -> dict[str, str]:
+  """Names and aliases, as `_names` has them."""
   names = {_key(name): name for name in _profiles()}
   for profile in _profiles().values():
     for alias in profile.aliases:
@@ -83,8 +93,8 @@ def get_profile(name: str) -> GpuProfile | NpuProfile:
   """The profile called `name`.
 
   Args:
-    name: A name of `list_profiles()` or an alias ("H100", "910b3"); case,
-      spaces, "-" and "_" do not matter.
+    name: A name of `list_profiles()`, an alias ("H100", "910b3") or a device kind
+      ("NVIDIA H200"); case, spaces, "-", "_" and the maker's name do not matter.
 
   Raises:
     ValueError: no profile has that name; the message lists all and the closest.
@@ -146,3 +156,10 @@ def profile_for_device_kind(device_kind: str) -> GpuProfile | None:
   if not isinstance(device_kind, str):
     raise ValueError(f"device_kind={device_kind!r}: expected a string, as jax.Device.device_kind")
   return _kinds().get(_kind_key(device_kind))
+
+
+def npu_for_device_kind(device_kind: str) -> NpuProfile | None:
+  """The profile of the Ascend NPU that is called `device_kind` ("Ascend910B3"), or None."""
+  name = _own_names().get(_key(device_kind))
+  profile = None if name is None else _profiles()[name]
+  return profile if isinstance(profile, NpuProfile) else None

@@ -12,7 +12,7 @@ class DeviceTime:
   Attributes:
     times_us: Busy time of each resource. They overlap, so they do not add up.
     total_us: The estimate.
-    bound: The largest of `times_us`.
+    bound: The resource that sets it: the largest of `times_us`, unless an op says otherwise.
   """
 
   times_us: FrozenMap[str, float]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from hw_profiles.arguments import ceil_div
 from hw_profiles.cost.device_time import DeviceTime, device_time
-from hw_profiles.profile import NpuProfile
+from hw_profiles.profile import NpuProfile, known
 
 CoreKind = Literal["AIC", "AIV", "mixed"]
 
@@ -30,6 +30,7 @@ class NpuAmounts:
     vector_bytes: Operands of simple vector arithmetic.
     exp_elements: Elements of exp and its like.
     ub_to_gm_bytes: MTE3 of the vector cores.
+    ub_to_l1_bytes: MTE3 of the vector cores, where they reach L1.
   """
 
   l1_bytes: int = 0
@@ -43,6 +44,7 @@ class NpuAmounts:
   vector_bytes: int = 0
   exp_elements: int = 0
   ub_to_gm_bytes: int = 0
+  ub_to_l1_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +96,8 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
              max(steps + FixPipe, vector pipes) with one
 
   MTE1 loads L0A and L0B one after the other; what a tile loads or multiplies
-  once comes on top of its steps. HBM serves all cores together.
+  once comes on top of its steps. HBM serves all cores together, at its peak where
+  the profile does not know what is sustained.
 
   Returns:
     `times_us` of the busiest core's "mte2" (L2 to L1), "mte1" (L1 to L0),
@@ -104,8 +107,8 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
     the last tile's drain.
   """
   rounds = ceil_div(work.tiles, npu_cores(npu, work.core))
-  step = _pipes_us(npu, work, work.per_step)
-  once = _pipes_us(npu, work, work.per_tile)
+  step = pipe_times_us(npu, work.per_step, core=work.core, macs_per_cycle=work.macs_per_cycle)
+  once = pipe_times_us(npu, work.per_tile, core=work.core, macs_per_cycle=work.macs_per_cycle)
 
   slowest_us = max(time for pipe, time in step.items() if pipe != "mte2")
   overlap = max if work.num_stages > 1 else operator.add
@@ -123,7 +126,8 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
   # behind a cube core the vector cores' share of the last tile is all exposed;
   # on their own, their slowest pipe is in the rounds already
   rest_us = drain_us + sum(vector_us) - (max(vector_us) if work.core == "AIV" else 0.0)
-  hbm_us = work.hbm_bytes / (npu.hbm_bandwidth_bytes_per_s * npu.sustained_hbm_fraction) * 1e6
+  hbm_rate = npu.hbm_bandwidth_bytes_per_s * known(npu.sustained_hbm_fraction, 1.0)
+  hbm_us = work.hbm_bytes / hbm_rate * 1e6
 
   busy = {pipe: rounds * (work.steps * step[pipe] + once[pipe]) for pipe in step}
   listed = [pipe for pipe in _CUBE_PIPES if work.core != "AIV"]
@@ -139,9 +143,11 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
   return device_time(times_us, total_us)
 
 
-def _pipes_us(npu: NpuProfile, work: NpuWork, amounts: NpuAmounts) -> dict[str, float]:
+def pipe_times_us(
+  npu: NpuProfile, amounts: NpuAmounts, *, core: CoreKind, macs_per_cycle: int
+) -> dict[str, float]:
   """Time of each pipe of one core for `amounts`; vector cores of a cube core share them."""
-  vectors = npu.vector_cores_per_cube_core if work.core == "mixed" else 1
+  vectors = npu.vector_cores_per_cube_core if core == "mixed" else 1
 
   def cycles_us(amount: float, rate_per_cycle: float) -> float:
     # a path that does not exist has rate 0 and nothing to move
@@ -152,11 +158,12 @@ def _pipes_us(npu: NpuProfile, work: NpuWork, amounts: NpuAmounts) -> dict[str, 
     "mte1": cycles_us(amounts.l0a_bytes, npu.l1_to_l0a_bytes_per_cycle)
     + cycles_us(amounts.l0b_bytes, npu.l1_to_l0b_bytes_per_cycle)
     + cycles_us(amounts.bt_bytes, npu.bt_load_bytes_per_cycle),
-    "cube": cycles_us(amounts.macs, work.macs_per_cycle * npu.sustained_cube_fraction),
+    "cube": cycles_us(amounts.macs, macs_per_cycle * npu.sustained_cube_fraction),
     "fixpipe": cycles_us(amounts.l0c_to_gm_bytes, npu.l0c_to_gm_bytes_per_cycle)
     + cycles_us(amounts.l0c_to_ub_bytes, npu.l0c_to_ub_bytes_per_cycle),
     "vector_mte2": cycles_us(amounts.gm_to_ub_bytes / vectors, npu.gm_to_ub_bytes_per_cycle),
     "vector": cycles_us(amounts.vector_bytes / vectors, npu.vector_bytes_per_cycle)
     + cycles_us(amounts.exp_elements / vectors, npu.exp_elements_per_cycle),
-    "mte3": cycles_us(amounts.ub_to_gm_bytes / vectors, npu.ub_to_gm_bytes_per_cycle),
+    "mte3": cycles_us(amounts.ub_to_gm_bytes / vectors, npu.ub_to_gm_bytes_per_cycle)
+    + cycles_us(amounts.ub_to_l1_bytes / vectors, npu.ub_to_l1_bytes_per_cycle),
   }

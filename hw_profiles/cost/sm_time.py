@@ -1,11 +1,12 @@
 """Time of a tiled kernel on SMs, from the rates of one device."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from hw_profiles.arguments import ceil_div
 from hw_profiles.cost.device_time import DeviceTime, device_time
-from hw_profiles.profile import GpuProfile
+from hw_profiles.profile import GpuProfile, known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,12 +18,14 @@ class SmAmounts:
     l2_bytes: Between L2 and the SM.
     shared_bytes: In and out of shared memory.
     special_functions: Results of exp2, reciprocal and their like.
+    cuda_core_operations: Float32 instructions beside `flops`; a multiply-add is one.
   """
 
   flops: int = 0
   l2_bytes: int = 0
   shared_bytes: int = 0
   special_functions: int = 0
+  cuda_core_operations: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +77,8 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   pipeline, cf. `pipeline`). DRAM serves all SMs together, at its sustained
   bandwidth or at bytes in flight / latency if that is less.
 
+  Nothing is charged for a number that the profile does not know (None).
+
   An epilogue's parts follow one another. Epilogues delay the next tile of a
   block; blocks that share an SM hide each other's but for the last.
 
@@ -89,14 +94,14 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   slots = blocks * work.num_stages
   steps = rounds * work.steps
 
-  step = _parts_us(gpu, work.per_step, work.flops_per_s)
+  step = resource_times_us(gpu, work.per_step, work.flops_per_s)
   latency_us = gpu.dram_latency_ns / 1e3
   slot_us = latency_us + step["l2"] + max(step["arithmetic"], step["special_functions"])
 
   bytes_in_flight = (
     min(work.tiles, gpu.sm_count) * slots * work.per_step.l2_bytes if work.steps else 0
   )
-  dram_rate = gpu.dram_bandwidth_bytes_per_s * gpu.sustained_dram_fraction
+  dram_rate = gpu.dram_bandwidth_bytes_per_s * known(gpu.sustained_dram_fraction, 1.0)
   if bytes_in_flight:
     dram_rate = min(dram_rate, bytes_in_flight / (gpu.dram_latency_ns / 1e9))
 
@@ -109,11 +114,11 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   }
   if work.per_step.special_functions:
     overlapped["special_functions"] = steps * step["special_functions"]
-  epilogue_us = sum(_parts_us(gpu, work.per_tile, work.flops_per_s).values())
+  epilogue_us = sum(resource_times_us(gpu, work.per_tile, work.flops_per_s).values())
   times_us = {
     **overlapped,
     "epilogue": ceil_div(rounds, blocks) * epilogue_us,
-    "launch": gpu.launch_overhead_us,
+    "launch": known(gpu.launch_overhead_us, 0.0),
   }
   fill_us = latency_us + step["l2"] if steps else 0.0
   fills = 1 if work.persistent else ceil_div(rounds, blocks)
@@ -121,15 +126,22 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   return device_time(times_us, total_us)
 
 
-def _parts_us(gpu: GpuProfile, amounts: SmAmounts, flops_per_s: float) -> dict[str, float]:
-  """Time of each resource of one SM for `amounts`."""
+def resource_times_us(gpu: GpuProfile, amounts: SmAmounts, flops_per_s: float) -> dict[str, float]:
+  """Time of each resource of one SM for `amounts`.
+
+  `flops_per_s` is the peak of the arithmetic that does `amounts.flops`, all SMs
+  together; the keys are "arithmetic", "l2", "shared_memory", "special_functions"
+  and "cuda_cores", whose peak counts a multiply-add as two.
+  """
   flops_rate = flops_per_s / gpu.sm_count * gpu.sustained_tensor_fraction
-  l2_rate = gpu.l2_bandwidth_bytes_per_s / gpu.sm_count
+  l2_rate = known(gpu.l2_bandwidth_bytes_per_s, math.inf) / gpu.sm_count
   shared_rate = gpu.shared_bytes_per_cycle_per_sm * gpu.clock_hz
   special_rate = gpu.special_functions_per_cycle_per_sm * gpu.clock_hz
+  cuda_core_rate = gpu.peak_flops["float32"] / 2 / gpu.sm_count
   return {
     "arithmetic": amounts.flops / flops_rate * 1e6,
     "l2": amounts.l2_bytes / l2_rate * 1e6,
     "shared_memory": amounts.shared_bytes / shared_rate * 1e6,
     "special_functions": amounts.special_functions / special_rate * 1e6,
+    "cuda_cores": amounts.cuda_core_operations / cuda_core_rate * 1e6,
   }

@@ -1,41 +1,50 @@
 """Prints the comparison of predicted and measured times; `--write` records it."""
 
 import argparse
-import dataclasses
-from typing import Any
+from collections import Counter
 
 from hw_profiles.registry import list_profiles
-from hw_profiles.validation.compare import (
-  comparisons,
-  measured_ops,
-  model_error,
-  write_model_errors,
-)
+from hw_profiles.validation.compare import Comparison, compared, model_accuracy, write_model_errors
+from hw_profiles.validation.document import write_document
+from hw_profiles.validation.measured import measured_ops, unused_rows
 
 
-def _problem(problem: Any) -> str:
-  """The fields of a problem that are not default."""
-  return ", ".join(
-    f"{field.name}={getattr(problem, field.name)}"
-    for field in dataclasses.fields(problem)
-    if field.default is dataclasses.MISSING or getattr(problem, field.name) != field.default
+def _line(one: Comparison) -> str:
+  row = one.row
+  named = {**row.shape, **row.options}
+  problem = ", ".join(f"{name}={value}" for name, value in named.items())
+  tiles = " + ".join(f"{plan.schedule}/{plan.bound} {plan.config.describe()}" for plan in one.plans)
+  return (
+    f"  {problem} {row.dtype}: measured {row.measured_us:.1f} us, predicted"
+    f" {one.predicted_us:.1f} us ({100 * one.relative_error:+.1f} %)  {tiles} "
+    f" {row.implementation} [{row.device}]{' calibration' if one.calibrates else ''}"
   )
 
 
 def _print(op: str, profile: str) -> None:
+  found = compared(op, profile)
+  if not found.comparisons:
+    return
   print(f"\n{op} on {profile}")
-  for row in comparisons(op, profile):
-    print(
-      f"  {_problem(row.problem):42} measured {row.measured_us:9.1f} us, predicted"
-      f" {row.predicted_us:9.1f} us ({100 * row.relative_error:+6.1f} %)  {row.bound:13}"
-      f" {row.config.describe()}  {row.implementation} [{row.device}]"
-    )
-  error = model_error(op, profile)
+  for one in found.comparisons:
+    print(_line(one))
+  error = model_accuracy(op, profile)
   if error is not None:
     print(
-      f"  median |error| {100 * error.median_absolute_relative_error:.1f} %, largest"
-      f" {100 * error.largest_absolute_relative_error:.1f} %, {error.row_count} rows"
+      f"  outside the calibration half: median |log2| {error.median_abs_log2:.2f}, 90th percentile"
+      f" {error.p90_abs_log2:.2f}, {error.row_count} rows"
     )
+
+
+def _print_skipped() -> None:
+  skipped: Counter[str] = Counter()
+  for op in measured_ops():
+    for profile in list_profiles():
+      skipped.update(compared(op, profile).skipped)
+  print(f"\n{sum(skipped.values())} rows not compared")
+  for reason, count in skipped.most_common():
+    print(f"  {count:4} {reason}")
+  print(f"{sum(entry.count for entry in unused_rows())} measurements not recorded")
 
 
 def main() -> None:
@@ -46,8 +55,10 @@ def main() -> None:
   for op in measured_ops():
     for profile in list_profiles():
       _print(op, profile)
+  _print_skipped()
   if arguments.write:
     write_model_errors()
+    write_document()
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
     python -m hw_profiles.validation            prints every row and the summary
     python -m hw_profiles.validation --write    and records it in model_errors.json
+                                                and docs/model-accuracy.md
 
-The rows of an op are in measured_<op>.json: the fields of its problem, the
-device and its profile, the time and its source. Rows that name a config are
-planned with it. The others are a library's own choice and are compared with the
-best plan of the default candidates: what a tuned kernel should take.
+A row that names a tile is planned with it. The others are a library's own choice
+and are compared with the best plan of the default candidates: what a tuned kernel
+should take. Constants are chosen on the calibration half alone (`halves`); errors
+are those of the other half.
 """
 
 import dataclasses
@@ -15,123 +16,166 @@ import json
 import os
 import pathlib
 import statistics
+from collections import Counter
 from typing import Any
 
-from hw_profiles.planner.op_registry import registered
-from hw_profiles.planner.plan import plan
+from hw_profiles.planner.plan import plan, schedules
 from hw_profiles.planner.ranking import rank
+from hw_profiles.planner.tile_plan import TilePlan
+from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.registry import get_profile, list_profiles
+from hw_profiles.validation.accuracy import Accuracy, accuracy
+from hw_profiles.validation.halves import calibration_half
+from hw_profiles.validation.measured import MeasuredRow, measured_ops, measured_rows
+from hw_profiles.validation.problems import NotComparable, problems
 from hw_profiles.validation.recorded import RECORDED, ModelError
-
-DIRECTORY = pathlib.Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """One measured run and what the model says.
+  """One measured time and what the model says.
 
   Attributes:
-    profile: The profile it is compared with.
-    device: The device as the source names it.
-    implementation: What was measured.
-    problem: What was computed.
-    config: The tile predicted with.
-    predicted_us: By the model.
-    measured_us: By the source.
-    bound: The resource the model says sets the time.
-    stands_in: Whether profile fields were changed for a sibling device.
+    row: What was measured.
+    plans: What it is compared with; several where the row is their sum.
+    calibrates: Whether the row is in the calibration half.
   """
 
-  profile: str
-  device: str
-  implementation: str
-  problem: Any
-  config: Any
-  predicted_us: float
-  measured_us: float
-  bound: str
-  stands_in: bool
+  row: MeasuredRow
+  plans: tuple[TilePlan[Any, Any], ...]
+  calibrates: bool
+
+  @property
+  def predicted_us(self) -> float:
+    """By the model: the plans' times added up."""
+    return sum(one.predicted_us for one in self.plans if one.predicted_us is not None)
+
+  @property
+  def measured_us(self) -> float:
+    """By the source."""
+    return self.row.measured_us
 
   @property
   def relative_error(self) -> float:
     """(predicted - measured) / measured."""
     return self.predicted_us / self.measured_us - 1
 
+  @property
+  def problem_key(self) -> tuple[str, str]:
+    """Equal for rows of one problem on one device."""
+    return self.row.device, self.row.problem_key
 
-def measured_file(op: str) -> pathlib.Path:
-  """Where the measured rows of an op are, if there are any."""
-  return DIRECTORY / f"measured_{op}.json"
+  @property
+  def tile_key(self) -> tuple[Any, ...] | None:
+    """The tile, where the source says which ran."""
+    return tuple(sorted(self.row.config.items())) if self.row.config else None
 
 
-def measured_ops() -> tuple[str, ...]:
-  """Names of the ops that have measured rows."""
-  return tuple(model.name for model in registered() if measured_file(model.name).exists())
+@dataclasses.dataclass(frozen=True)
+class Compared:
+  """The rows of one op on one profile.
+
+  Attributes:
+    comparisons: Those that the planner could be asked.
+    skipped: Reason to how many rows it could not be asked.
+  """
+
+  comparisons: tuple[Comparison, ...]
+  skipped: dict[str, int]
+
+  @property
+  def reported(self) -> tuple[Comparison, ...]:
+    """Those outside the calibration half."""
+    return tuple(one for one in self.comparisons if not one.calibrates)
+
+
+def _plans(row: MeasuredRow) -> tuple[TilePlan[Any, Any], ...]:
+  device: GpuProfile | NpuProfile = get_profile(row.profile)
+  if row.stand_in:
+    device = dataclasses.replace(device, **row.stand_in)
+  found = []
+  for model, problem in problems(row):
+    requested = row.schedule or "auto"
+    try:
+      schedules(model, device, requested)
+    except ValueError as error:
+      raise NotComparable(str(error)) from None
+    if row.config:
+      best = plan(problem, model.config_class(**row.config), device, schedule=requested)
+    else:
+      ranked = rank(problem, device, top=1, schedule=requested)
+      if not ranked:
+        raise NotComparable(f"{model.name}: no candidate fits {device.name}")
+      best = ranked[0]
+    if best.predicted_us is None:
+      raise NotComparable(f"{model.name}: {best.reason}")
+    found.append(best)
+  return tuple(found)
 
 
 @functools.cache
-def measured_rows(op: str) -> tuple[dict[str, Any], ...]:
-  """The rows of `measured_file`."""
-  return tuple(json.loads(measured_file(op).read_text(encoding="utf-8"))["rows"])
+def compared(op: str, profile: str) -> Compared:
+  """Every measured row of one op on one profile."""
+  rows = [row for row in measured_rows(op) if row.profile == profile]
+  calibration = calibration_half(rows)
+  comparisons = []
+  skipped: Counter[str] = Counter()
+  for row in rows:
+    try:
+      plans = _plans(row)
+    except NotComparable as why:
+      skipped[str(why)] += 1
+      continue
+    comparisons.append(Comparison(row, plans, any(row is one for one in calibration)))
+  return Compared(tuple(comparisons), dict(skipped))
 
 
-def _compare(op: str, row: dict[str, Any]) -> Comparison:
-  model = next(model for model in registered() if model.name == op)
-  profile = get_profile(row["profile"])
-  if "stand_in" in row:
-    profile = dataclasses.replace(profile, **row["stand_in"])
-  names = {field.name for field in dataclasses.fields(model.problem_class)}
-  problem = model.problem_class(**{name: row[name] for name in names if name in row})
-  if "config" in row:
-    best = plan(problem, model.config_class(**row["config"]), profile)
-    best.check()
-  else:
-    best = rank(problem, profile, top=1)[0]
-  assert best.predicted_us is not None
-  return Comparison(
-    profile=profile.name,
-    device=row["device"],
-    implementation=row["implementation"],
-    problem=problem,
-    config=best.config,
-    predicted_us=best.predicted_us,
-    measured_us=row["measured_us"],
-    bound=best.bound,
-    stands_in="stand_in" in row,
-  )
-
-
-@functools.cache
 def comparisons(op: str, profile: str) -> tuple[Comparison, ...]:
-  """Every measured row of one op on one profile, compared."""
-  return tuple(_compare(op, row) for row in measured_rows(op) if row["profile"] == profile)
+  """`compared` without what was skipped."""
+  return compared(op, profile).comparisons
+
+
+def model_accuracy(op: str, profile: str) -> Accuracy | None:
+  """Statistics of the rows outside the calibration half; None where there are none.
+
+  The correlation across tiles is over all rows, as few name their tile and no
+  constant is chosen to put tiles in order.
+  """
+  found = compared(op, profile)
+  return accuracy(found.reported, tile_rows=found.comparisons)
 
 
 def model_error(op: str, profile: str) -> ModelError | None:
-  """The error over all rows of one op on one profile; None where there are none."""
-  compared = comparisons(op, profile)
-  if not compared:
+  """The error on the rows outside the calibration half; None where there are none."""
+  reported = compared(op, profile).reported
+  found = model_accuracy(op, profile)
+  if found is None:
     return None
-  errors = [abs(comparison.relative_error) for comparison in compared]
-  devices = sorted({comparison.device for comparison in compared})
-  stand_ins = sum(comparison.stands_in for comparison in compared)
+  errors = [abs(comparison.relative_error) for comparison in reported]
+  devices = sorted({comparison.row.device for comparison in reported})
+  stand_ins = sum(bool(comparison.row.stand_in) for comparison in reported)
   return ModelError(
     median_absolute_relative_error=round(statistics.median(errors), 3),
     largest_absolute_relative_error=round(max(errors), 3),
+    median_abs_log2=round(found.median_abs_log2, 3),
+    p90_abs_log2=round(found.p90_abs_log2, 3),
     row_count=len(errors),
     source=(
-      f"validation/{measured_file(op).name}: {', '.join(devices)}"
+      f"docs/model-accuracy.md: {', '.join(devices)}"
       + (f"; {stand_ins} rows on sibling devices with fields changed" if stand_ins else "")
-      + "; constants marked calibrated were chosen by hand on a few of them"
+      + "; none of them used to choose a constant"
     ),
   )
 
 
 def model_errors() -> dict[str, dict[str, ModelError]]:
-  """By op and profile, of those that have rows."""
+  """By op and profile, of those that have rows to report."""
   errors: dict[str, dict[str, ModelError]] = {}
   for op in measured_ops():
     of_op = {profile: model_error(op, profile) for profile in list_profiles()}
-    errors[op] = {profile: error for profile, error in of_op.items() if error is not None}
+    found = {profile: error for profile, error in of_op.items() if error is not None}
+    if found:
+      errors[op] = found
   return errors
 
 
@@ -144,6 +188,11 @@ def write_model_errors(path: pathlib.Path = RECORDED) -> None:
       for op, profiles in model_errors().items()
     },
   }
+  replace_file(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def replace_file(path: pathlib.Path, text: str) -> None:
+  """Writes a file whole, or leaves it as it was."""
   fresh = path.with_name(f"{path.name}.new")
-  fresh.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+  fresh.write_text(text, encoding="utf-8")
   os.replace(fresh, path)

@@ -18,12 +18,16 @@ class ModelError:
   Attributes:
     median_absolute_relative_error: Median of |predicted - measured| / measured.
     largest_absolute_relative_error: The worst row.
-    row_count: Measured rows compared.
+    median_abs_log2: Median of |log2(predicted / measured)|.
+    p90_abs_log2: Its 90th percentile.
+    row_count: Measured rows compared, none of which a constant was chosen on.
     source: Which rows, from where, and with which stand-ins.
   """
 
   median_absolute_relative_error: float
   largest_absolute_relative_error: float
+  median_abs_log2: float
+  p90_abs_log2: float
   row_count: int
   source: str
 

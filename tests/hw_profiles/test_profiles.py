@@ -1,5 +1,6 @@
 """Profiles: names, sources, exact devices, and files that are refused."""
 
+import contextlib
 import dataclasses
 import json
 import pickle
@@ -17,7 +18,22 @@ NAMES = hw.list_profiles()
 
 def test_lists_every_data_file():
   assert tuple(sorted(path.stem for path in DATA_DIRECTORY.iterdir())) == NAMES
-  assert {"ascend_910b3", "h200_sxm"} <= set(NAMES)
+  assert set(NAMES) >= {
+    "v100_sxm2",
+    "a100_sxm4_80gb",
+    "h100_sxm",
+    "h200_sxm",
+    "b200",
+    "rtx_pro_6000",
+    "rtx_4090",
+    "ascend_910b1",
+    "ascend_910b2",
+    "ascend_910b3",
+    "ascend_910b4",
+    "ascend_910c_die",
+    "ascend_950pr",
+    "ascend_950dt",
+  }
 
 
 @pytest.fixture
@@ -84,6 +100,19 @@ def test_a_broken_file_is_blamed_whatever_profile_is_asked_for(data_directory, c
     ("Ascend_910B3", "ascend_910b3"),
     ("950PR", "ascend_950pr"),
     ("RTX_PRO_6000", "rtx_pro_6000"),
+    ("NVIDIA H200", "h200_sxm"),
+    ("nvidia h100 80gb hbm3", "h100_sxm"),
+    ("Ascend910B3", "ascend_910b3"),
+    ("910B1", "ascend_910b1"),
+    ("910b2", "ascend_910b2"),
+    ("910b4", "ascend_910b4"),
+    ("910C", "ascend_910c_die"),
+    ("950dt", "ascend_950dt"),
+    ("A100", "a100_sxm4_80gb"),
+    ("4090", "rtx_4090"),
+    ("NVIDIA GeForce RTX 4090", "rtx_4090"),
+    ("B200", "b200"),
+    ("V100", "v100_sxm2"),
   ],
 )
 def test_aliases_and_case(name, expected):
@@ -113,6 +142,11 @@ def test_name_must_be_a_string(name):
     ("NVIDIA H200 MIG 1g.18gb", None),
     ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", None),
     ("NVIDIA H100 PCIe", None),
+    ("NVIDIA H100 NVL", None),
+    ("NVIDIA A100-SXM4-80GB", "a100_sxm4_80gb"),
+    ("NVIDIA A100-SXM4-40GB", None),
+    ("NVIDIA B200", "b200"),
+    ("NVIDIA GeForce RTX 4090", "rtx_4090"),
     ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", None),
     ("NVIDIA Graphics Device", None),
     ("cpu", None),
@@ -241,6 +275,300 @@ def test_malformed_file_is_refused_by_file_and_field(tmp_path, change, message):
   with pytest.raises(ValueError) as raised:  # noqa: PT011 (the text is checked below)
     read_profile(path)
   assert str(raised.value).startswith(f"broken.json: {message}")
+
+
+def _with(field, entry):
+  document = _document()
+  document["facts"][field] = entry
+  return document
+
+
+@pytest.mark.parametrize(
+  ("document", "message"),
+  [
+    (
+      _with("launch_overhead_us", {"value": None, "source": "none", "confidence": "high"}),
+      "launch_overhead_us.confidence: 'high': expected 'unknown' of null",
+    ),
+    (
+      _with("launch_overhead_us", {"value": 5, "source": "none", "confidence": "unknown"}),
+      "launch_overhead_us: value 5: expected null",
+    ),
+    (
+      _with("launch_overhead_us", {"value": None, "source": " ", "confidence": "unknown"}),
+      "launch_overhead_us.source: ' '",
+    ),
+    (
+      _with("sm_count", {"value": None, "source": "none", "confidence": "unknown"}),
+      "sm_count: value None: expected null",
+    ),
+    (
+      _with("sm_count", {"value": None, "source": "none", "confidence": "high"}),
+      "sm_count: value None: expected an integer",
+    ),
+    (
+      _with("latency_cycles", {"l2": {"value": 200, "source": "x", "confidence": "low"}}),
+      "latency_cycles.l2: value 200: expected two integers",
+    ),
+  ],
+)
+def test_an_unknown_number_is_null_with_a_reason(tmp_path, document, message):
+  path = tmp_path / "broken.json"
+  path.write_text(json.dumps(document))
+  with pytest.raises(ValueError) as raised:  # noqa: PT011 (the text is checked below)
+    read_profile(path)
+  assert str(raised.value).startswith(f"broken.json: {message}")
+
+
+def test_an_unknown_number_is_none_and_says_why(tmp_path):
+  reason = "nobody measured it"
+  path = tmp_path / "some.json"
+  entry = {"value": None, "source": reason, "confidence": "unknown"}
+  path.write_text(json.dumps(_with("launch_overhead_us", entry)))
+  profile = read_profile(path)
+  assert profile.launch_overhead_us is None
+  assert "launch_overhead_us" in profile.unknown()
+  assert profile.source("launch_overhead_us").source == reason
+  known = dataclasses.replace(profile, launch_overhead_us=4.0)
+  assert "launch_overhead_us" not in known.unknown()
+  assert known.source("launch_overhead_us").source == "set by the caller"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_known_has_a_reason(name):
+  profile = hw.get_profile(name)
+  for field in profile.unknown():
+    source = profile.source(field)
+    assert (source.value, source.confidence) == (None, "unknown")
+    assert len(source.source.split()) > 3
+  # nothing is unknown that some source of the device gives
+  assert ("unknown" in {source.confidence for source in profile.sources.values()}) == bool(
+    profile.unknown()
+  )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_planner_says_what_it_did_not_charge_for(name):
+  profile = hw.get_profile(name)
+  plan = hw.plan(hw.MatmulProblem(512, 512, 512, dtype="float16"), _TILE, profile)
+  said = [text for text in plan.assumptions if text.startswith("not known of")]
+  priced = {
+    "l2_bandwidth_bytes_per_s",
+    "launch_overhead_us",
+    "sustained_dram_fraction",
+    "sustained_hbm_fraction",
+  }.intersection(profile.unknown())
+  assert len(said) == bool(priced)
+  for field in priced:
+    assert field in said[0]
+    assert profile.source(field).source in said[0]
+
+
+_TILE = hw.MatmulConfig(128, 128, 64, num_stages=2)
+GPUS = [name for name in NAMES if hw.get_profile(name).vendor == "nvidia"]
+NPUS = [name for name in NAMES if hw.get_profile(name).vendor == "huawei"]
+FFN = hw.MatmulProblem(1024, 4096, 12288, dtype="float16")
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_matmul_is_planned_as_the_device_can_run_it(name):
+  gpu = hw.get_profile(name)
+  hopper = gpu.compute_capability == (9, 0)
+  best = hw.rank(FFN, gpu, top=1)[0]
+  assert best.schedule == ("warp_specialized" if hopper else "multistage")
+  assert gpu.has_wgmma == hopper
+  for buffer in best.buffers:
+    assert buffer.needed_bytes <= buffer.available_bytes
+  # the arithmetic at its peak is a floor, and twice the slower of the rooflines a ceiling
+  floor_us = FFN.flops / gpu.peak_flops["float16"] * 1e6
+  assert floor_us < best.predicted_us
+  if name != "b200":
+    assert best.predicted_us < 2 * floor_us
+  with pytest.raises(hw.InfeasibleTileError, match=r"needs wgmma") if not hopper else _nothing():
+    hw.plan(FFN, _TILE, gpu, schedule="warp_specialized").check()
+
+
+def _nothing():
+  return contextlib.nullcontext()
+
+
+def test_what_is_not_modelled_of_a_b200_is_said():
+  (text,) = [x for x in hw.plan(FFN, _TILE, "b200").assumptions if "tcgen05" in x]
+  assert "tensor memory" in text
+  for name in GPUS:
+    if name != "b200":
+      assert not any("tcgen05" in x for x in hw.plan(FFN, _TILE, name).assumptions)
+
+
+@pytest.mark.parametrize("name", NPUS)
+def test_an_ascend_matmul_is_bound_by_what_the_cores_share(name):
+  npu = hw.get_profile(name)
+  best = hw.rank(FFN, npu, top=1)[0]
+  floor_us = FFN.flops / npu.peak_flops["float16"] * 1e6
+  assert floor_us < best.predicted_us < 2 * floor_us
+  # decoding reads B once: HBM sets the time
+  decode = hw.MatmulProblem(1, 4096, 12288, dtype="float16")
+  least_us = decode.once_through_bytes / npu.hbm_bandwidth_bytes_per_s * 1e6
+  assert hw.rank(decode, npu, top=1)[0].predicted_us > least_us
+
+
+def test_more_bandwidth_decodes_faster():
+  decode = hw.MatmulProblem(1, 4096, 12288, dtype="float16")
+  times = {name: hw.rank(decode, name, top=1)[0].predicted_us for name in NPUS}
+  assert times["ascend_950dt"] < times["ascend_950pr"]
+  assert times["ascend_910b4"] > times["ascend_910b3"]
+
+
+# What the Ascend compilers embed for each target (dlti.target_system_spec of ascendnpu-ir 1.2.0).
+_EMBEDDED = {
+  "ascend_910b1": (24, 48, 192, 128),
+  "ascend_910b2": (24, 48, 192, 128),
+  "ascend_910b3": (20, 40, 192, 128),
+  "ascend_910b4": (20, 40, 192, 128),
+  "ascend_910c_die": (24, 48, 192, 128),
+  "ascend_950pr": (32, 64, 248, 256),
+  "ascend_950dt": (32, 64, 248, 256),
+}
+
+
+@pytest.mark.parametrize("name", NPUS)
+def test_ascend_buffers_are_what_the_compilers_embed(name):
+  npu = hw.get_profile(name)
+  aic, aiv, ub_kib, l0c_kib = _EMBEDDED[name]
+  assert (npu.aic_count, npu.aiv_count) == (aic, aiv)
+  assert npu.vector_cores_per_cube_core == 2
+  assert (npu.l0a_bytes, npu.l0b_bytes, npu.l1_bytes) == (64 * 1024, 64 * 1024, 512 * 1024)
+  assert (npu.ub_bytes, npu.l0c_bytes) == (ub_kib * 1024, l0c_kib * 1024)
+  assert (npu.ub_alignment_bytes, npu.l1_alignment_bytes) == (32, 32)
+  assert (npu.fractal_rows, npu.c0_bytes) == (16, 32)
+  # a fractal of 16-bit elements is 16 x 16, 512 B
+  assert npu.l0_alignment_bytes == npu.fractal_rows * npu.c0_bytes
+  # usable UB leaves at most 8 KiB of the banks to the system
+  banks = npu.ub_bank_groups * npu.ub_banks_per_group * npu.ub_bank_bytes
+  assert 0 <= banks - npu.ub_bytes <= 8 * 1024
+
+
+@pytest.mark.parametrize("name", NPUS)
+def test_the_architecture_decides_the_paths(name):
+  npu = hw.get_profile(name)
+  new = npu.architecture == 3510
+  assert npu.architecture == (3510 if "950" in name else 2201)
+  assert npu.has_l0c_to_ub == (npu.ub_to_l1_bytes_per_cycle > 0) == new
+  assert npu.gm_alignment_bytes == (128 if new else 512)
+  assert ("float8_e4m3fn" in npu.cube_macs_per_cycle) == new
+  assert npu.l1_to_l0b_bytes_per_cycle == (256 if new else 128)
+
+
+def test_gpus_agree_with_their_arithmetic():
+  """Peak / (SMs · clock) is a whole power of two of FLOP a cycle, for tensor cores of one SM."""
+  per_cycle = {
+    "v100_sxm2": 1024,
+    "a100_sxm4_80gb": 2048,
+    "h100_sxm": 4096,
+    "h200_sxm": 4096,
+    "b200": 8192,
+    "rtx_pro_6000": 1024,
+    "rtx_4090": 512,
+  }
+  assert set(per_cycle) == set(GPUS)
+  for name, expected in per_cycle.items():
+    gpu = hw.get_profile(name)
+    found = gpu.peak_flops["float16"] / (gpu.sm_count * gpu.clock_hz)
+    # datasheets round: 2250 TFLOP/s of a B200 are 2225 by its clock
+    assert abs(found / expected - 1) < 0.012
+
+
+def test_tensor_memory_is_blackwell_datacentre_alone():
+  have = {name for name in GPUS if hw.get_profile(name).tensor_memory_bytes_per_sm}
+  assert have == {"b200"}
+
+
+# --- tiers
+
+
+def test_tiers_of_the_v100_are_those_of_the_tutorial():
+  tiers = hw.memory_tiers("v100")
+  assert list(tiers) == ["registers", "shared", "l2", "dram"]
+  bandwidths = [tier.bandwidth_bytes_per_s for tier in tiers.values()]
+  assert bandwidths == [20e12, 12e12, 2e12, 898e9]
+  assert [tier.latency_cycles for tier in tiers.values()] == [
+    (0, 0),
+    (20, 30),
+    (200, 200),
+    (300, 400),
+  ]
+  assert "cannot be the ceiling" in tiers["registers"].source.note
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tiers_get_faster_towards_the_cores(name):
+  profile = hw.get_profile(name)
+  tiers = hw.memory_tiers(profile)
+  assert tiers["dram" if name in GPUS else "hbm"].bandwidth_bytes_per_s == (
+    profile.memory_bandwidth_bytes_per_s
+  )
+  if name in GPUS:
+    known = [tier.bandwidth_bytes_per_s for tier in tiers.values() if tier.bandwidth_bytes_per_s]
+    assert known == sorted(known, reverse=True)
+  else:
+    assert tiers["l0a"].bandwidth_bytes_per_s > tiers["hbm"].bandwidth_bytes_per_s
+    assert tiers["l1"].bandwidth_bytes_per_s == profile.l2_bandwidth_bytes_per_s
+
+
+def test_shared_memory_is_its_banks_where_no_source_quotes_it():
+  h100 = hw.get_profile("h100")
+  assert hw.memory_tiers(h100)["shared"].bandwidth_bytes_per_s == 128 * 132 * 1.83e9
+  slower = dataclasses.replace(h100, clock_hz=1e9)
+  assert hw.memory_tiers(slower)["shared"].bandwidth_bytes_per_s == 128 * 132 * 1e9
+
+
+def test_a_roofline_of_one_tier():
+  # an 8 x 8 outer product takes 2 FLOP a byte of shared memory: 12 TB/s feed 24 TFLOP/s
+  outer = hw.roofline("v100", flops=2e9, bytes=1e9, dtype="float32", tier="shared")
+  assert outer.ridge == pytest.approx(15.7 / 12)
+  assert (outer.bound, outer.peak_fraction) == ("compute", 1.0)
+  # an inner product takes 0.25: 3 TFLOP/s
+  inner = hw.roofline("v100", flops=0.25e9, bytes=1e9, dtype="float32", tier="shared")
+  assert inner.bound == "memory"
+  assert inner.peak_fraction * 15.7e12 == pytest.approx(3e12)
+  whole = hw.roofline("v100", flops=1e9, bytes=1e9, dtype="float32")
+  assert whole == hw.roofline("v100", flops=1e9, bytes=1e9, dtype="float32", tier="dram")
+
+
+@pytest.mark.parametrize(
+  ("profile", "tier", "message"),
+  [
+    ("h100", "l3", r"tier='l3': h100_sxm has no such tier; expected one of registers, shared, l2"),
+    ("910b3", "dram", r"expected one of l0a, l0b, l0c, ub, l1, hbm"),
+    ("h100", 2, r"tier=2"),
+    ("b200", "l2", r"tier='l2': its bandwidth on b200 is not known \(no source.*shared, dram are"),
+  ],
+)
+def test_a_tier_that_is_not_there_is_named(profile, tier, message):
+  with pytest.raises(ValueError, match=message):
+    hw.roofline(profile, flops=1, bytes=1, dtype="float16", tier=tier)
+
+
+def test_the_tier_that_takes_longest_binds():
+  plan = hw.plan(FFN, hw.MatmulConfig(128, 256, 64, num_stages=4), "h100")
+  found = hw.tier_roofline(
+    "h100", flops=FFN.flops, bytes_by_tier=plan.traffic_bytes, dtype="float16"
+  )
+  assert set(found.tiers) == set(plan.traffic_bytes)
+  assert found.bound == "compute"
+  assert found.time_us == pytest.approx(FFN.flops / 989.4e12 * 1e6)
+  moved = {"shared": 1e9, "l2": 1e9, "dram": 1e9}
+  slow = hw.tier_roofline("h100", flops=1e9, bytes_by_tier=moved, dtype="float16")
+  assert slow.bound == "dram"
+  assert slow.time_us == slow.tiers["dram"].time_us == pytest.approx(1e9 / 3.35e12 * 1e6)
+  # an arithmetic that takes longest is "compute" even where some other tier would bind less
+  assert max(tier.time_us for tier in slow.tiers.values()) == slow.time_us
+
+
+@pytest.mark.parametrize("moved", [{}, None, 5])
+def test_tiers_must_be_a_mapping(moved):
+  with pytest.raises(ValueError, match="bytes_by_tier"):
+    hw.tier_roofline("h100", flops=1, bytes_by_tier=moved, dtype="float16")
 
 
 def test_file_that_is_not_json_is_refused(tmp_path):

@@ -148,4 +148,5 @@ def test_an_empty_problem_costs_its_launch(profile, sizes, activation):
     **({"m": 64, "k": 64, "n": 64} | sizes), bias=True, activation=activation
   )
   plan = hw.plan(problem, hw.MatmulConfig(64, 64, 64), profile)
-  assert plan.predicted_us == hw.get_profile(profile).launch_overhead_us
+  # no source gives some devices' launch: nothing is charged for it
+  assert plan.predicted_us == (hw.get_profile(profile).launch_overhead_us or 0)
