@@ -41,6 +41,14 @@ class MatmulConfig:
       stages in shared memory for one TMA store; they must make rows of 32, 64
       or 128 B and divide a consumer warpgroup's columns. None: the widest such,
       at most 64 columns. Not read elsewhere.
+    cluster_m: Thread blocks of a cluster along M, which load their common B
+      tile once and multicast it (Hopper). Not read elsewhere.
+    cluster_n: The same along N, for their common A tile. At most one of the
+      two is above 1. Not read elsewhere.
+    overlap_epilogue: Whether the Hopper kernel stores a tile while the next one
+      is being multiplied. It keeps the finished tile in registers, rounded to
+      its 16-bit dtype, beside the next accumulator. None: where that fits. Not
+      read elsewhere.
   """
 
   block_m: int
@@ -52,14 +60,29 @@ class MatmulConfig:
   num_warps: int | None = dataclasses.field(default=None, kw_only=True)
   num_consumer_warpgroups: int | None = dataclasses.field(default=None, kw_only=True)
   epilogue_block_n: int | None = dataclasses.field(default=None, kw_only=True)
+  cluster_m: int = dataclasses.field(default=1, kw_only=True)
+  cluster_n: int = dataclasses.field(default=1, kw_only=True)
+  overlap_epilogue: bool | None = dataclasses.field(default=None, kw_only=True)
 
   def __post_init__(self) -> None:
-    for name in ("block_m", "block_n", "block_k", "num_stages", "group_m"):
+    for name in (
+      "block_m",
+      "block_n",
+      "block_k",
+      "num_stages",
+      "group_m",
+      "cluster_m",
+      "cluster_n",
+    ):
       tile_config.check_positive_int("MatmulConfig", name, getattr(self, name))
     for name in ("num_warps", "num_consumer_warpgroups", "epilogue_block_n"):
       value = getattr(self, name)
       if value is not None:
         tile_config.check_positive_int("MatmulConfig", name, value)
+    if self.overlap_epilogue not in (None, True, False):
+      raise ValueError(
+        f"MatmulConfig.overlap_epilogue={self.overlap_epilogue!r}: expected True, False or None"
+      )
     if self.accumulator not in ("registers", "shared"):
       raise ValueError(
         f"MatmulConfig.accumulator={self.accumulator!r}: expected 'registers' or 'shared'"

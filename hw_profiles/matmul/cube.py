@@ -14,6 +14,7 @@ from hw_profiles import dtypes
 from hw_profiles.activations import activation_cost
 from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.capacity.buffers import Buffer, Shortfall, fullest, larger_first
+from hw_profiles.cost.arithmetic import missing_cube_rate
 from hw_profiles.cost.npu_time import NpuAmounts, NpuWork
 from hw_profiles.cost.wave import wave
 from hw_profiles.frozen_map import FrozenMap
@@ -70,11 +71,11 @@ class CubeTile:
 def _activation_bytes_per_element(problem: MatmulProblem) -> int:
   """UB bytes an element of the slab takes.
 
-  Float32 in and the result out, two of each, and one float32 temporary for
-  exp(-x): 16 B for a 16-bit result.
+  Float32 in from each product and the result out, two of each, and one float32
+  temporary for exp(-x): 16 B for a 16-bit result of one product.
   """
   result = dtypes.size_bytes(problem.result_dtype)
-  return PING_PONG * (ACCUMULATOR_BYTES + result) + ACCUMULATOR_BYTES
+  return PING_PONG * (problem.products * ACCUMULATOR_BYTES + result) + ACCUMULATOR_BYTES
 
 
 def cube_tile(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> CubeTile:
@@ -87,7 +88,7 @@ def cube_tile(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> 
   deepest = min(
     npu.l0a_bytes // (PING_PONG * rows * size), npu.l0b_bytes // (PING_PONG * columns * size)
   )
-  accumulator = rows * columns * ACCUMULATOR_BYTES
+  accumulator = problem.products * rows * columns * ACCUMULATOR_BYTES
   slab_rows = vector_rows = 0
   if problem.activation is not None:
     vector_rows = ceil_div(rows, npu.vector_cores_per_cube_core)
@@ -116,10 +117,16 @@ def _buffers(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> t
   size = dtypes.size_bytes(problem.dtype)
   stages = config.num_stages
   slice_depth = max(tile.l0_depth, tile.fractal_depth)
-  accumulator = tile.rows * tile.columns * ACCUMULATOR_BYTES
+  accumulator = problem.products * tile.rows * tile.columns * ACCUMULATOR_BYTES
   held = [
     Buffer("A", "L1", stages * tile.rows * tile.depth * size, npu.l1_bytes, stages),
-    Buffer("B", "L1", stages * tile.depth * tile.columns * size, npu.l1_bytes, stages),
+    Buffer(
+      "B",
+      "L1",
+      stages * problem.products * tile.depth * tile.columns * size,
+      npu.l1_bytes,
+      stages,
+    ),
     Buffer("A slice", "L0A", PING_PONG * tile.rows * slice_depth * size, npu.l0a_bytes, PING_PONG),
     Buffer(
       "B slice", "L0B", PING_PONG * slice_depth * tile.columns * size, npu.l0b_bytes, PING_PONG
@@ -142,11 +149,7 @@ def _buffers(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> t
 
 def unsupported(problem: MatmulProblem, npu: NpuProfile) -> tuple[Shortfall, ...]:
   """A dtype the cube does not multiply."""
-  if problem.dtype in npu.cube_macs_per_cycle:
-    return ()
-  known = ", ".join(npu.cube_macs_per_cycle)
-  statement = f"dtype={problem.dtype!r}: the cube of {npu.name} takes {known}"
-  return (Shortfall("unsupported", "dtype", (), statement),)
+  return missing_cube_rate(problem.dtype, npu)
 
 
 def shortfalls(
@@ -160,7 +163,7 @@ def shortfalls(
   found = []
 
   bias = _l1_bias_bytes(problem, tile)
-  needed = stages * (tile.rows + tile.columns) * tile.depth * size + bias
+  needed = stages * (tile.rows + problem.products * tile.columns) * tile.depth * size + bias
   if needed > npu.l1_bytes:
     fields = ("block_k", *sides)
     found.append(
@@ -188,14 +191,15 @@ def shortfalls(
           f" ({side}x{tile.fractal_depth} {problem.dtype}), {npu.name} has {capacity} B",
         )
       )
-  needed = tile.rows * tile.columns * ACCUMULATOR_BYTES
+  needed = problem.products * tile.rows * tile.columns * ACCUMULATOR_BYTES
   if needed > npu.l0c_bytes:
     found.append(
       Shortfall(
         "capacity",
         "L0C",
         sides,
-        f"L0C needs {needed} B for a {tile.rows}x{tile.columns} float32 accumulator,"
+        f"L0C needs {needed} B for {'a' if problem.products == 1 else problem.products}"
+        f" {tile.rows}x{tile.columns} float32 accumulator{'s' if problem.products > 1 else ''},"
         f" {npu.name} has {npu.l0c_bytes} B",
       )
     )
@@ -253,7 +257,7 @@ def _execution(
   tile = cube_tile(problem, config, npu)
   counts = tile_counts(problem, config, traffic, wave_programs=npu.aic_count, l2_bytes=npu.l2_bytes)
   work = _work(problem, config, npu, tile, counts)
-  accumulator_bytes = tile.rows * tile.columns * ACCUMULATOR_BYTES
+  accumulator_bytes = problem.products * tile.rows * tile.columns * ACCUMULATOR_BYTES
   tiers = {
     "hbm": counts.dram_bytes,
     "l1": counts.l2_bytes - problem.batch * traffic.c_write_bytes,
@@ -287,7 +291,7 @@ def _work(
 ) -> NpuWork:
   size = dtypes.size_bytes(problem.dtype)
   a_bytes = tile.rows * tile.depth * size
-  b_bytes = tile.depth * tile.columns * size
+  b_bytes = problem.products * tile.depth * tile.columns * size
   return NpuWork(
     core="AIC" if problem.activation is None else "mixed",
     tiles=counts.tiles,
@@ -296,7 +300,7 @@ def _work(
       l1_bytes=a_bytes + b_bytes,
       l0a_bytes=a_bytes,
       l0b_bytes=b_bytes,
-      macs=tile.rows * tile.columns * tile.depth,
+      macs=problem.products * tile.rows * tile.columns * tile.depth,
     ),
     per_tile=_epilogue(problem, npu, tile),
     hbm_bytes=counts.dram_bytes,
@@ -313,7 +317,7 @@ def _epilogue(problem: MatmulProblem, npu: NpuProfile, tile: CubeTile) -> NpuAmo
   bt_bytes = _l1_bias_bytes(problem, tile)
   if problem.activation is None:
     return NpuAmounts(bt_bytes=bt_bytes, l0c_to_gm_bytes=result_bytes)
-  accumulator_bytes = outputs * ACCUMULATOR_BYTES
+  accumulator_bytes = problem.products * outputs * ACCUMULATOR_BYTES
   cost = activation_cost(problem.activation)
   direct = npu.has_l0c_to_ub
   return NpuAmounts(

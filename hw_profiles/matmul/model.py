@@ -43,7 +43,7 @@ class MatmulModel:
         config.num_stages, larger_needs_more=True, fallback=min(config.num_stages, 2)
       ),
       # more warps need fewer registers each
-      "num_warps": TileField(multistage.warps(config)),
+      "num_warps": TileField(multistage.warps(config, products=problem.products)),
       "num_consumer_warpgroups": TileField(warp_specialized.consumer_warpgroups(config)),
       "epilogue_block_n": TileField(
         warp_specialized.staging_columns(config, out_dtype=problem.result_dtype)

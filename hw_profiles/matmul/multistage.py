@@ -8,9 +8,10 @@ from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
 from hw_profiles.capacity.residency import LANES_PER_WARP
+from hw_profiles.cost.arithmetic import missing_rate
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
-from hw_profiles.matmul.sm import SmKernel, missing_rate, shared_memory_statement, sm_demand
+from hw_profiles.matmul.sm import SmKernel, shared_memory_statement, sm_demand
 from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
@@ -28,36 +29,36 @@ REGISTER_STEP = 8
 MIN_BLOCK = 16
 
 
-def warps(config: MatmulConfig) -> int:
-  """`num_warps`, or its default: 4, 8 from 128 x 128 outputs on.
+def warps(config: MatmulConfig, *, products: int = 1) -> int:
+  """`num_warps`, or its default: 4, 8 from 128 x 128 accumulators on.
 
   8 warps keep the accumulator of a 128 x 128 tile at 64 registers a thread.
   """
   if config.num_warps is not None:
     return config.num_warps
-  return 8 if config.block_m * config.block_n >= 128 * 128 else 4
+  return 8 if products * config.block_m * config.block_n >= 128 * 128 else 4
 
 
-def _block_threads(config: MatmulConfig) -> int:
-  return LANES_PER_WARP * warps(config)
+def _block_threads(problem: MatmulProblem, config: MatmulConfig) -> int:
+  return LANES_PER_WARP * warps(config, products=problem.products)
 
 
-def _warp_grid(config: MatmulConfig) -> tuple[int, int]:
+def _warp_grid(problem: MatmulProblem, config: MatmulConfig) -> tuple[int, int]:
   """Warps along M and N: of the power-of-two splits the one that reads least.
 
   A warp reads block_m/rows + block_n/columns operand rows a K slice, as its
   neighbours read the same ones again.
   """
-  count = warps(config)
+  count = warps(config, products=problem.products)
   splits = [(1 << i, count >> i) for i in range(count.bit_length()) if count % (1 << i) == 0]
   # times the count of warps, so that it is exact for any size
   return min(splits, key=lambda s: config.block_m * s[1] + config.block_n * s[0])
 
 
-def _registers_per_thread(config: MatmulConfig) -> int:
+def _registers_per_thread(problem: MatmulProblem, config: MatmulConfig) -> int:
   """Registers of a thread, estimated.
 
-      accumulator  block_m·block_n / threads
+      accumulator  products·block_m·block_n / threads
       + fragments  (block_m/warps_m + block_n/warps_n)·32 B / (32 lanes · 4 B)
       + 32         addresses and loop state
 
@@ -65,11 +66,12 @@ def _registers_per_thread(config: MatmulConfig) -> int:
   lane, 16 x 8 of B in 2 (PTX ISA, mma.m16n8k16). The compiler may do better or
   worse; a count above what a thread can address means spills.
   """
-  warps_m, warps_n = _warp_grid(config)
+  warps_m, warps_n = _warp_grid(problem, config)
   rows = ceil_div(config.block_m, warps_m) + ceil_div(config.block_n, warps_n)
   fragments = ceil_div(rows * MMA_K_BYTES, LANES_PER_WARP * 4)
   if config.accumulator == "registers":
-    accumulator = ceil_div(config.block_m * config.block_n, _block_threads(config))
+    outputs = problem.products * config.block_m * config.block_n
+    accumulator = ceil_div(outputs, _block_threads(problem, config))
   else:
     accumulator = SHARED_ACCUMULATOR_REGISTERS
   return round_up(accumulator + fragments + INDEX_REGISTERS, REGISTER_STEP)
@@ -78,8 +80,9 @@ def _registers_per_thread(config: MatmulConfig) -> int:
 def _shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
   """Shared memory of a block: operand stages, and the accumulator if it is there."""
   size = dtypes.size_bytes(problem.dtype)
-  stage = (config.block_m + config.block_n) * config.block_k * size
-  accumulator = 4 * config.block_m * config.block_n if config.accumulator == "shared" else 0
+  stage = (config.block_m + problem.products * config.block_n) * config.block_k * size
+  outputs = problem.products * config.block_m * config.block_n
+  accumulator = 4 * outputs if config.accumulator == "shared" else 0
   return config.num_stages * stage + accumulator
 
 
@@ -88,25 +91,28 @@ def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> t
   size = dtypes.size_bytes(problem.dtype)
   shared = gpu.max_shared_bytes_per_block
   stages = config.num_stages
-  accumulator_bytes = 4 * config.block_m * config.block_n
+  b_bytes = problem.products * config.block_k * config.block_n * size
+  accumulator_bytes = 4 * problem.products * config.block_m * config.block_n
   if config.accumulator == "shared":
     accumulator = Buffer("accumulator", "shared", accumulator_bytes, shared, 1)
   else:
-    accumulators = ceil_div(config.block_m * config.block_n, _block_threads(config))
-    free = gpu.max_registers_per_thread - (_registers_per_thread(config) - accumulators)
+    threads = _block_threads(problem, config)
+    accumulators = ceil_div(accumulator_bytes // 4, threads)
+    used = _registers_per_thread(problem, config)
+    free = gpu.max_registers_per_thread - (used - accumulators)
     accumulator = Buffer(
-      "accumulator", "registers", accumulator_bytes, 4 * max(free, 0) * _block_threads(config), 1
+      "accumulator", "registers", accumulator_bytes, 4 * max(free, 0) * threads, 1
     )
   return (
     Buffer("A", "shared", stages * config.block_m * config.block_k * size, shared, stages),
-    Buffer("B", "shared", stages * config.block_k * config.block_n * size, shared, stages),
+    Buffer("B", "shared", stages * b_bytes, shared, stages),
     accumulator,
   )
 
 
 def unsupported(problem: MatmulProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
   """A dtype that the device does not multiply."""
-  return missing_rate(problem, gpu)
+  return missing_rate(problem.dtype, gpu)
 
 
 def shortfalls(
@@ -149,18 +155,18 @@ def _capacity_shortfalls(
         shared_memory_statement(problem, config, gpu, needed_bytes=needed, besides=held),
       )
     )
-  threads = _block_threads(config)
+  threads = _block_threads(problem, config)
   if threads > gpu.max_threads_per_block:
     found.append(
       Shortfall(
         "capacity",
         "threads",
         ("num_warps",),
-        f"{warps(config)} warps are {threads} threads, {gpu.name} has"
+        f"{threads // LANES_PER_WARP} warps are {threads} threads, {gpu.name} has"
         f" {gpu.max_threads_per_block} in a block",
       )
     )
-  registers = _registers_per_thread(config)
+  registers = _registers_per_thread(problem, config)
   # all warps of the block must fit the register file as well
   file_share = gpu.registers_per_sm // max(threads, 1)
   limit = min(gpu.max_registers_per_thread, file_share)
@@ -172,7 +178,7 @@ def _capacity_shortfalls(
         (*blocks, "num_warps"),
         f"registers of a thread need about {registers} for its share of the"
         f" {config.block_m}x{config.block_n} accumulator, operand fragments and addresses,"
-        f" {gpu.name} has {limit} with {warps(config)} warps",
+        f" {gpu.name} has {limit} with {threads // LANES_PER_WARP} warps",
       )
     )
   return found
@@ -185,12 +191,12 @@ def _shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
   accumulator in shared memory is read and written in every step.
   """
   size = dtypes.size_bytes(problem.dtype)
-  warps_m, warps_n = _warp_grid(config)
+  warps_m, warps_n = _warp_grid(problem, config)
   a_bytes = config.block_m * config.block_k * size
-  b_bytes = config.block_k * config.block_n * size
+  b_bytes = problem.products * config.block_k * config.block_n * size
   moved = a_bytes * (1 + warps_n) + b_bytes * (1 + warps_m)
   if config.accumulator == "shared":
-    moved += 2 * 4 * config.block_m * config.block_n
+    moved += 2 * 4 * problem.products * config.block_m * config.block_n
   return moved
 
 
@@ -208,8 +214,8 @@ def demand(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Dem
 
 def _kernel(problem: MatmulProblem, config: MatmulConfig) -> SmKernel:
   return SmKernel(
-    threads=_block_threads(config),
-    registers_per_thread=_registers_per_thread(config),
+    threads=_block_threads(problem, config),
+    registers_per_thread=_registers_per_thread(problem, config),
     shared_bytes=_shared_bytes(problem, config),
     shared_bytes_per_step=_shared_bytes_per_step(problem, config),
     persistent=False,

@@ -21,6 +21,10 @@ class MatmulProblem:
     batch: Products.
     shared_b: True: all products of the batch read one B.
     shared_a: True: all products of the batch read one A.
+    products: Matrices B of one shape that A is multiplied with; the epilogue
+      makes one C of the products. 2 is the gated matmul.
+    scaled: Whether rows and columns of the sum are scaled, as quantised
+      operands' are.
   """
 
   m: int
@@ -33,13 +37,17 @@ class MatmulProblem:
   batch: int = 1
   shared_b: bool = False
   shared_a: bool = False
+  products: int = 1
+  scaled: bool = False
 
   def __post_init__(self) -> None:
     for name in ("m", "k", "n", "batch"):
       value = getattr(self, name)
       if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"MatmulProblem.{name}={value!r}: expected an integer of at least 0")
-    for name in ("bias", "shared_a", "shared_b"):
+    if isinstance(self.products, bool) or self.products not in (1, 2):
+      raise ValueError(f"MatmulProblem.products={self.products!r}: expected 1 or 2")
+    for name in ("bias", "shared_a", "shared_b", "scaled"):
       if not isinstance(getattr(self, name), bool):
         raise ValueError(f"MatmulProblem.{name}={getattr(self, name)!r}: expected True or False")
     dtypes.size_bytes(self.dtype)
@@ -59,8 +67,8 @@ class MatmulProblem:
 
   @property
   def flops(self) -> int:
-    """2·batch·m·n·k: a multiply and an add for each term."""
-    return 2 * self.batch * self.m * self.n * self.k
+    """2·batch·products·m·n·k: a multiply and an add for each term."""
+    return 2 * self.batch * self.products * self.m * self.n * self.k
 
   @property
   def once_through_bytes(self) -> int:
@@ -70,6 +78,6 @@ class MatmulProblem:
     b_copies = min(self.batch, 1) if self.shared_b else self.batch
     return (
       a_copies * self.m * self.k * size
-      + b_copies * self.k * self.n * size
+      + b_copies * self.products * self.k * self.n * size
       + self.batch * self.m * self.n * dtypes.size_bytes(self.result_dtype)
     )

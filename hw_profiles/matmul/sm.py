@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
 
 from hw_profiles import dtypes
 from hw_profiles.activations import activation_cost
-from hw_profiles.capacity.buffers import Buffer, Shortfall
+from hw_profiles.capacity.buffers import Buffer
 from hw_profiles.capacity.residency import residency
+from hw_profiles.cost.arithmetic import multiply_rate
 from hw_profiles.cost.sm_time import SmAmounts, SmWork
 from hw_profiles.cost.wave import wave
 from hw_profiles.frozen_map import FrozenMap
@@ -47,34 +47,6 @@ class SmKernel:
   notes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Rate:
-  """What multiplies the operands.
-
-  Attributes:
-    flops_per_s: Its peak, all SMs together.
-    arithmetic: "tensor_cores" or "cuda_cores".
-    notes: What to say where it is not the obvious one.
-  """
-
-  flops_per_s: float
-  arithmetic: Literal["tensor_cores", "cuda_cores"]
-  notes: tuple[str, ...] = ()
-
-
-def rate(problem: MatmulProblem, gpu: GpuProfile) -> Rate | None:
-  """The device's arithmetic for the operands; None: it has none."""
-  if problem.dtype == "float32":
-    note = "float32 is priced on the CUDA cores, never as TF32"
-    return Rate(gpu.peak_flops["float32"], "cuda_cores", (note,))
-  if problem.dtype in gpu.peak_flops:
-    return Rate(gpu.peak_flops[problem.dtype], "tensor_cores")
-  if dtypes.size_bytes(problem.dtype) == 2:
-    note = f"{gpu.name} has no {problem.dtype} tensor cores: priced as float32 on the CUDA cores"
-    return Rate(gpu.peak_flops["float32"], "cuda_cores", (note,))
-  return None
-
-
 def shared_memory_statement(
   problem: MatmulProblem,
   config: MatmulConfig,
@@ -94,18 +66,11 @@ def shared_memory_statement(
   """
   return (
     f"shared memory needs {needed_bytes} B for {config.num_stages} stage(s) of A"
-    f" ({config.block_m}x{config.block_k} {problem.dtype}) and B"
+    f" ({config.block_m}x{config.block_k} {problem.dtype}) and"
+    f" {'B' if problem.products == 1 else f'{problem.products} B'}"
     f" ({config.block_k}x{config.block_n}){besides}, {gpu.name} has"
     f" {gpu.max_shared_bytes_per_block} B"
   )
-
-
-def missing_rate(problem: MatmulProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
-  """The shortfall of a dtype that the device does not multiply."""
-  if rate(problem, gpu) is not None:
-    return ()
-  statement = f"dtype={problem.dtype!r}: {gpu.name} multiplies {', '.join(gpu.peak_flops)}"
-  return (Shortfall("unsupported", "dtype", (), statement),)
 
 
 def sm_demand(
@@ -145,7 +110,7 @@ def _execution(
   traffic: MatmulTraffic,
   kernel: SmKernel,
 ) -> Execution:
-  priced = rate(problem, gpu)
+  priced = multiply_rate(problem.dtype, gpu)
   assert priced is not None
   resident = residency(
     gpu,
@@ -167,7 +132,7 @@ def _execution(
     tiles=counts.tiles,
     steps=k_steps,
     per_step=SmAmounts(
-      flops=2 * config.block_m * config.block_n * config.block_k,
+      flops=2 * problem.products * config.block_m * config.block_n * config.block_k,
       l2_bytes=traffic.a_tile_bytes + traffic.b_tile_bytes,
       shared_bytes=kernel.shared_bytes_per_step,
     ),

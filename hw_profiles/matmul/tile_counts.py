@@ -10,7 +10,7 @@ from hw_profiles.matmul.dram_reads import dram_operand_reads
 from hw_profiles.matmul.problem import MatmulProblem
 from hw_profiles.matmul.traffic import MatmulTraffic, matmul_traffic
 
-BIAS_BYTES = 4  # float32 at most
+BIAS_BYTES = 4  # float32 at most, and a scale is float32
 
 L2_ASSUMPTION = (
   f"operands may keep {100 * L2_OPERAND_FRACTION:.0f} % of L2; programs that run at once walk K in"
@@ -51,6 +51,7 @@ def tile_traffic(problem: MatmulProblem, config: MatmulConfig) -> MatmulTraffic:
     in_dtype=problem.dtype,
     out_dtype=problem.result_dtype,
     num_stages=config.num_stages,
+    products=problem.products,
   )
 
 
@@ -80,7 +81,10 @@ def tile_counts(
     problem, config, wave_programs=wave_programs, l2_bytes=l2_bytes * L2_OPERAND_FRACTION
   )
   requested = problem.batch * (traffic.a_read_bytes + traffic.b_read_bytes)
-  bias = problem.n * BIAS_BYTES if problem.bias and problem.m else 0
+  vectors = int(problem.bias) + int(problem.scaled)
+  bias = vectors * problem.n * BIAS_BYTES if problem.m else 0
+  if problem.scaled and problem.n:
+    bias += problem.m * BIAS_BYTES
   padded = (
     round_up(problem.m, config.block_m)
     * round_up(problem.n, config.block_n)
@@ -112,9 +116,10 @@ def _missed_operand_bytes(
   reads = dram_operand_reads(
     m=problem.m * (problem.batch if stacked else 1),
     k=problem.k,
-    n=problem.n,
+    # the products' columns stand side by side
+    n=problem.n * problem.products,
     block_m=config.block_m,
-    block_n=config.block_n,
+    block_n=config.block_n * problem.products,
     size_bytes=size,
     group_m=config.group_m,
     wave_programs=max(wave_programs, 1),
@@ -122,7 +127,7 @@ def _missed_operand_bytes(
   )
   if stacked:
     return reads.a_bytes + reads.b_bytes
-  kept = (problem.m + problem.n) * problem.k * size <= l2_bytes
+  kept = (problem.m + problem.products * problem.n) * problem.k * size <= l2_bytes
   a_reads = min(problem.batch, 1) if problem.shared_a and kept else problem.batch
   b_reads = min(problem.batch, 1) if problem.shared_b and kept else problem.batch
   return a_reads * reads.a_bytes + b_reads * reads.b_bytes

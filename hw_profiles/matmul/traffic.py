@@ -13,8 +13,8 @@ class MatmulTraffic:
 
   Attributes:
     a_tile_bytes: One A tile (block_m x block_k).
-    b_tile_bytes: One B tile (block_k x block_n).
-    accumulator_bytes: The tile's accumulator (block_m x block_n).
+    b_tile_bytes: One B tile (block_k x block_n), of every product.
+    accumulator_bytes: The tile's accumulators (block_m x block_n).
     working_set_bytes: num_stages pairs of operand tiles and the accumulator.
     a_read_bytes: A, over all tiles.
     b_read_bytes: B, over all tiles.
@@ -52,6 +52,7 @@ def matmul_traffic(
   acc_dtype: str = "float32",
   out_dtype: str | None = None,
   num_stages: int = 1,
+  products: int = 1,
 ) -> MatmulTraffic:
   """Each tile of C reads its rows of A and its columns of B; C is written once.
 
@@ -77,6 +78,8 @@ def matmul_traffic(
     acc_dtype: Dtype of the accumulator.
     out_dtype: Dtype of C; None: `in_dtype`.
     num_stages: Pairs of operand tiles held at once.
+    products: Matrices B that A is multiplied with in one walk along K, each
+      with its own accumulator; C is one matrix still.
 
   Raises:
     ValueError: a size is out of range or a dtype is unknown.
@@ -88,17 +91,18 @@ def matmul_traffic(
     ("block_n", block_n),
     ("block_k", block_k),
     ("num_stages", num_stages),
+    ("products", products),
   ):
     at_least(name, size, 1)
   in_size = dtypes.size_bytes(in_dtype)
   out_size = in_size if out_dtype is None else dtypes.size_bytes(out_dtype)
   a_tile = block_m * block_k * in_size
-  b_tile = block_k * block_n * in_size
-  accumulator = block_m * block_n * dtypes.size_bytes(acc_dtype)
+  b_tile = products * block_k * block_n * in_size
+  accumulator = products * block_m * block_n * dtypes.size_bytes(acc_dtype)
   grid = (ceil_div(m, block_m), ceil_div(n, block_n))
   k_steps = ceil_div(k, block_k)
   a_read = m * k * grid[1] * in_size
-  b_read = k * n * grid[0] * in_size
+  b_read = products * k * n * grid[0] * in_size
   c_write = m * n * out_size
   total = a_read + b_read + c_write
   return MatmulTraffic(
@@ -110,7 +114,7 @@ def matmul_traffic(
     b_read_bytes=b_read,
     c_write_bytes=c_write,
     total_bytes=total,
-    intensity=2 * m * n * k / total if total else 0.0,
+    intensity=2 * products * m * n * k / total if total else 0.0,
     grid=grid,
     k_steps=k_steps,
     tile_pair_loads=math.prod(grid) * k_steps,

@@ -20,9 +20,10 @@ from hw_profiles.capacity.warpgroups import (
   consumer_registers,
   launch_registers,
 )
+from hw_profiles.cost.arithmetic import missing_rate
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
-from hw_profiles.matmul.sm import SmKernel, missing_rate, shared_memory_statement, sm_demand
+from hw_profiles.matmul.sm import SmKernel, shared_memory_statement, sm_demand
 from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
@@ -42,7 +43,9 @@ WGMMA_MAX_COLUMNS = 256
 WGMMA_K_BYTES = 32
 # Shared-memory rows that TMA permutes and wgmma reads back, widest first.
 SWIZZLE_BYTES = (128, 64, 32)
-SUPPORTED_DTYPES = ("bfloat16", "float16")
+# The portable limit of thread blocks in a cluster (CUDA programming guide).
+MAX_CLUSTER_BLOCKS = 8
+SUPPORTED_DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "int8")
 
 
 def consumer_warpgroups(config: MatmulConfig) -> int:
@@ -79,14 +82,21 @@ def consumer_tile(config: MatmulConfig) -> ConsumerTile:
   return ConsumerTile(config.block_m, config.block_n // consumers, "n")
 
 
-def operand_swizzle_bytes(config: MatmulConfig, *, in_dtype: str) -> int | None:
-  """The widest swizzle span that divides a row of the A tile and of the B tile.
+def operand_swizzle_bytes(
+  config: MatmulConfig, *, in_dtype: str, a_transposed: bool = False, b_transposed: bool = False
+) -> int | None:
+  """The widest swizzle span that divides a row of the A tile and of the B tile, as stored.
 
-  wgmma reads both operands in one swizzle mode. None: not even 32 B divides both.
+  wgmma reads both operands in one swizzle mode, and 8-bit ones only with K
+  innermost, so that there B is stored transposed. None: not even 32 B divides
+  both.
   """
   size = dtypes.size_bytes(in_dtype)
+  b_transposed = b_transposed or size == 1
+  a_row = (config.block_m if a_transposed else config.block_k) * size
+  b_row = (config.block_k if b_transposed else config.block_n) * size
   for span in SWIZZLE_BYTES:
-    if config.block_k * size % span == 0 and config.block_n * size % span == 0:
+    if a_row % span == 0 and b_row % span == 0:
       return span
   return None
 
@@ -118,17 +128,18 @@ def epilogue_bytes(config: MatmulConfig, *, out_dtype: str) -> int:
 
 
 def warp_specialized_shared_bytes(
-  config: MatmulConfig, *, in_dtype: str, out_dtype: str | None = None
+  config: MatmulConfig, *, in_dtype: str, out_dtype: str | None = None, products: int = 1
 ) -> int:
   """Shared memory of one block of the Hopper kernel.
 
-      num_stages·((block_m + block_n)·block_k·size + 16)
+      num_stages·((block_m + products·block_n)·block_k·size + 16)
         + consumers·2·64·staging_columns·out_size
 
   Args:
     config: The tile.
     in_dtype: Dtype of A and B.
     out_dtype: Dtype of C; None: `in_dtype`.
+    products: Matrices B whose tiles lie in a stage side by side.
 
   Raises:
     ValueError: `config` is no MatmulConfig, or a dtype is unknown.
@@ -136,7 +147,8 @@ def warp_specialized_shared_bytes(
   if not isinstance(config, MatmulConfig):
     raise ValueError(f"config={config!r}: expected a MatmulConfig")
   size = dtypes.size_bytes(in_dtype)
-  stage = (config.block_m + config.block_n) * config.block_k * size + BARRIER_BYTES_PER_STAGE
+  operands = (config.block_m + products * config.block_n) * config.block_k * size
+  stage = operands + BARRIER_BYTES_PER_STAGE
   staging = epilogue_bytes(config, out_dtype=in_dtype if out_dtype is None else out_dtype)
   return config.num_stages * stage + staging
 
@@ -150,7 +162,13 @@ def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> t
   free_registers = _register_budget(gpu.registers_per_sm, consumers) - CONSUMER_OVERHEAD_REGISTERS
   return (
     Buffer("A", "shared", stages * config.block_m * config.block_k * size, shared, stages),
-    Buffer("B", "shared", stages * config.block_k * config.block_n * size, shared, stages),
+    Buffer(
+      "B",
+      "shared",
+      stages * problem.products * config.block_k * config.block_n * size,
+      shared,
+      stages,
+    ),
     Buffer(
       "epilogue",
       "shared",
@@ -162,7 +180,7 @@ def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> t
     Buffer(
       "accumulator",
       "registers",
-      4 * config.block_m * config.block_n,
+      4 * problem.products * config.block_m * config.block_n,
       4 * max(free_registers, 0) * WARPGROUP_THREADS * consumers,
       1,
     ),
@@ -171,7 +189,7 @@ def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> t
 
 def unsupported(problem: MatmulProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
   """Devices without wgmma, and dtypes the kernel does not take."""
-  found = [*missing_rate(problem, gpu)]
+  found = [*missing_rate(problem.dtype, gpu)]
   if not gpu.has_wgmma:
     found.append(
       Shortfall(
@@ -212,6 +230,21 @@ def _shape_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[Shor
     found.append(
       _shape((), f"accumulator={config.accumulator!r}: wgmma accumulates in registers only")
     )
+  if config.cluster_m > 1 and config.cluster_n > 1:
+    found.append(
+      _shape(
+        ("cluster_m", "cluster_n"),
+        f"cluster_m={config.cluster_m} and cluster_n={config.cluster_n}: a cluster shares one"
+        " operand, so one of them is 1",
+      )
+    )
+  if config.cluster_m * config.cluster_n > MAX_CLUSTER_BLOCKS:
+    found.append(
+      _shape(
+        ("cluster_m", "cluster_n"),
+        f"a cluster has at most {MAX_CLUSTER_BLOCKS} thread blocks on every device",
+      )
+    )
   if config.block_m % WGMMA_ROWS:
     found.append(_shape(("block_m",), f"wgmma computes multiples of {WGMMA_ROWS} rows"))
   row_bytes = config.block_k * dtypes.size_bytes(problem.dtype)
@@ -241,16 +274,26 @@ def _column_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[Sho
         " not divide",
       )
     ]
-  if tile.columns > WGMMA_MAX_COLUMNS:
+  if tile.axis == "n" and problem.products > 1 and consumers > 1:
+    return [
+      _shape(
+        ("block_m", "num_consumer_warpgroups"),
+        f"{consumers} consumer warpgroups of {problem.products} products share a tile along M:"
+        f" block_m={config.block_m} has no {WGMMA_ROWS} rows for each",
+      )
+    ]
+  width = problem.products * tile.columns
+  if width > WGMMA_MAX_COLUMNS:
+    of = "" if problem.products == 1 else f" of {problem.products} products"
     return [
       _shape(
         ("block_n",),
         f"a wgmma has at most {WGMMA_MAX_COLUMNS} columns, a consumer warpgroup would get"
-        f" {tile.columns}",
+        f" {width}{of}",
       )
     ]
   span = operand_swizzle_bytes(config, in_dtype=problem.dtype) or SWIZZLE_BYTES[-1]
-  if tile.columns * size % span:
+  if size > 1 and tile.columns * size % span:
     return [
       _shape(
         ("block_n", "num_consumer_warpgroups"),
@@ -291,7 +334,7 @@ def _capacity_shortfalls(
   found = []
   stages, consumers = config.num_stages, consumer_warpgroups(config)
   needed = warp_specialized_shared_bytes(
-    config, in_dtype=problem.dtype, out_dtype=problem.result_dtype
+    config, in_dtype=problem.dtype, out_dtype=problem.result_dtype, products=problem.products
   )
   if needed > gpu.max_shared_bytes_per_block:
     fields = ("block_k", *larger_first(block_n=config.block_n, block_m=config.block_m))
@@ -321,7 +364,9 @@ def _capacity_shortfalls(
         f" {gpu.max_threads_per_block}",
       )
     )
-  accumulators = ceil_div(config.block_m * config.block_n, WARPGROUP_THREADS * consumers)
+  accumulators = ceil_div(
+    problem.products * config.block_m * config.block_n, WARPGROUP_THREADS * consumers
+  )
   budget = _register_budget(gpu.registers_per_sm, consumers)
   if accumulators + CONSUMER_OVERHEAD_REGISTERS > budget:
     found.append(
@@ -354,7 +399,7 @@ def _shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
   size = dtypes.size_bytes(problem.dtype)
   tile = consumer_tile(config)
   a_bytes = config.block_m * config.block_k * size
-  b_bytes = config.block_k * config.block_n * size
+  b_bytes = problem.products * config.block_k * config.block_n * size
   a_reads = config.block_n // tile.columns
   b_reads = config.block_m // WGMMA_ROWS
   return a_bytes * (1 + a_reads) + b_bytes * (1 + b_reads)
@@ -383,7 +428,7 @@ def _kernel(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Sm
     threads=block_threads(consumers),
     registers_per_thread=launch_registers(consumers, registers_per_sm=gpu.registers_per_sm),
     shared_bytes=warp_specialized_shared_bytes(
-      config, in_dtype=problem.dtype, out_dtype=problem.result_dtype
+      config, in_dtype=problem.dtype, out_dtype=problem.result_dtype, products=problem.products
     ),
     shared_bytes_per_step=_shared_bytes_per_step(problem, config),
     persistent=True,

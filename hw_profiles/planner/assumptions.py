@@ -2,7 +2,7 @@
 
 import functools
 
-from hw_profiles.profile import GpuProfile, NpuProfile
+from hw_profiles.profile import GpuProfile, NpuProfile, known
 from hw_profiles.validation.recorded import ModelError
 
 
@@ -12,6 +12,7 @@ def assumptions(
   op: str,
   op_assumptions: tuple[str, ...],
   error: ModelError | None,
+  time_assumptions: tuple[str, ...] | None = None,
 ) -> tuple[str, ...]:
   """The assumptions of `sm_time` or `npu_time` as this device sets them, and the op's.
 
@@ -20,34 +21,74 @@ def assumptions(
     op: The op's name.
     op_assumptions: What its model assumes beside.
     error: How far it was from measurements; None: never compared.
+    time_assumptions: Instead of those of `sm_time` or `npu_time`, where the op's
+      time is another model's.
   """
+  if time_assumptions is not None:
+    return (*time_assumptions, *op_assumptions, _checked(device.name, op, error))
   of_device = _gpu(device) if isinstance(device, GpuProfile) else _npu(device)
+  launch = (
+    "host time is not counted"
+    if device.launch_overhead_us is None
+    else f"a launch takes {device.launch_overhead_us:g} us of device time, nothing of the host's"
+  )
   return (
     *of_device,
     *op_assumptions,
-    f"a launch takes {device.launch_overhead_us:g} us of device time, nothing of the host's",
+    launch,
+    *_not_charged(device),
     _checked(device.name, op, error),
   )
+
+
+# what the time models read of a profile and do without where it is None
+_PRICED = (
+  "l2_bandwidth_bytes_per_s",
+  "launch_overhead_us",
+  "sustained_dram_fraction",
+  "sustained_hbm_fraction",
+)
+
+
+@functools.lru_cache(maxsize=64)
+def _not_charged(device: GpuProfile | NpuProfile) -> tuple[str, ...]:
+  missing = [
+    f"{field} ({device.source(field).source})" for field in device.unknown() if field in _PRICED
+  ]
+  if not missing:
+    return ()
+  return (f"not known of {device.name}, so nothing is charged for it: {'; '.join(missing)}",)
 
 
 # the same for every tile of a ranking
 @functools.lru_cache(maxsize=64)
 def _gpu(gpu: GpuProfile) -> tuple[str, ...]:
-  return (
+  streamed = 100 * known(gpu.sustained_dram_fraction, 1.0)
+  stated = [
     f"full waves hold {100 * gpu.sustained_tensor_fraction:.0f} % of the arithmetic peak,"
-    f" streaming {100 * gpu.sustained_dram_fraction:.0f} % of the DRAM peak"
+    f" streaming {streamed:.0f} % of the DRAM peak"
     f" ({gpu.source('sustained_tensor_fraction').confidence})",
-    f"L2 delivers {gpu.l2_bandwidth_bytes_per_s / 1e12:.1f} TB/s"
-    f" ({gpu.source('l2_bandwidth_bytes_per_s').confidence}),"
-    f" DRAM answers in {gpu.dram_latency_ns:.0f} ns ({gpu.source('dram_latency_ns').confidence})",
-  )
+    f"DRAM answers in {gpu.dram_latency_ns:.0f} ns ({gpu.source('dram_latency_ns').confidence})",
+  ]
+  if gpu.l2_bandwidth_bytes_per_s is not None:
+    stated[1] = (
+      f"L2 delivers {gpu.l2_bandwidth_bytes_per_s / 1e12:.1f} TB/s"
+      f" ({gpu.source('l2_bandwidth_bytes_per_s').confidence}), {stated[1]}"
+    )
+  if gpu.tensor_memory_bytes_per_sm:
+    stated.append(
+      "not modelled: tcgen05, tensor memory and pairs of SMs that share an MMA: this is an"
+      " mma.sync kernel, operands and accumulators in registers, at the tcgen05 peak; one that"
+      " uses tcgen05 reads shared memory less"
+    )
+  return tuple(stated)
 
 
 @functools.lru_cache(maxsize=64)
 def _npu(npu: NpuProfile) -> tuple[str, ...]:
   return (
     f"full rounds hold {100 * npu.sustained_cube_fraction:.0f} % of the cube's rate,"
-    f" loads {100 * npu.sustained_hbm_fraction:.0f} % of the HBM peak"
+    f" loads {100 * known(npu.sustained_hbm_fraction, 1.0):.0f} % of the HBM peak"
     f" ({npu.source('sustained_cube_fraction').confidence})",
     "pipes overlap as far as their buffers allow; synchronisation and address alignment cost"
     " nothing",

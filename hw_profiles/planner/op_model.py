@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from hw_profiles.capacity.buffers import Buffer, Shortfall
 from hw_profiles.capacity.residency import Residency
+from hw_profiles.cost.device_time import DeviceTime
 from hw_profiles.cost.npu_time import NpuWork
 from hw_profiles.cost.sm_time import SmWork
 from hw_profiles.cost.wave import Wave
@@ -54,7 +55,8 @@ class Execution:
   """How a tile that fits runs.
 
   Attributes:
-    work: Amounts by resource; its class says on whose cores.
+    work: Amounts by resource, whose class says on whose cores; or the time itself
+      of an op that has its own way of combining them.
     resident_blocks: Blocks on an SM; on Ascend tiles a core works on at once.
     residency: The SM's residency in full; None on Ascend.
     binding: The resources that leave no room for more.
@@ -63,7 +65,7 @@ class Execution:
     notes: Placement, fallbacks, reuse, padding.
   """
 
-  work: SmWork | NpuWork
+  work: SmWork | NpuWork | DeviceTime
   resident_blocks: int
   residency: Residency | None
   binding: tuple[str, ...]
@@ -84,6 +86,8 @@ class Demand:
     execution: How the tile runs; called only where nothing falls short.
     notes: What to say of the tile on this device, fit or not.
     assumptions: What the op's estimate rests on, beside the device's rates.
+    time_assumptions: What is taken of the device and its launches, where the
+      time is not that of `sm_time` or `npu_time`; None: what these assume.
   """
 
   buffers: tuple[Buffer, ...]
@@ -93,6 +97,7 @@ class Demand:
   execution: Callable[[], Execution]
   notes: tuple[str, ...] = ()
   assumptions: tuple[str, ...] = ()
+  time_assumptions: tuple[str, ...] | None = None
 
 
 class ScheduleModel(Protocol[_Problem, _Config, _Device]):

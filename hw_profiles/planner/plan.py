@@ -116,7 +116,8 @@ def plan(
     schedule: How the kernel works. A matmul on NVIDIA: "warp_specialized" (a
       TMA producer and wgmma consumers, compute capability 9.0 and 16-bit
       operands) or "multistage" (all warps copy and compute; any GPU); on Ascend
-      "cube". "auto" takes the first that the device, the dtype and the shape of
+      "cube". Attention has the same two on NVIDIA, on Ascend "cube_vector".
+      "auto" takes the first that the device, the dtype and the shape of
       the tile allow, and says so in the notes.
 
   Raises:
@@ -155,7 +156,11 @@ def plan_choice(
     "traffic": demand.traffic,
     "grid": demand.traffic.grid,
     "assumptions": assumptions(
-      device, op=model.name, op_assumptions=demand.assumptions, error=error
+      device,
+      op=model.name,
+      op_assumptions=demand.assumptions,
+      error=error,
+      time_assumptions=demand.time_assumptions,
     ),
     "model_error": None if error is None else error.median_absolute_relative_error,
   }
@@ -204,7 +209,9 @@ def plan_choice(
   )
 
 
-def _time(device: Device, work: SmWork | NpuWork) -> DeviceTime:
+def _time(device: Device, work: SmWork | NpuWork | DeviceTime) -> DeviceTime:
+  if isinstance(work, DeviceTime):
+    return work
   if isinstance(device, GpuProfile):
     assert isinstance(work, SmWork)
     return sm_time(device, work)

@@ -1,0 +1,107 @@
+"""decode_attention as the planner sees it."""
+
+import itertools
+from collections.abc import Iterator
+
+from hw_profiles.attention.config import DecodeConfig
+from hw_profiles.attention.decode_problem import DecodeProblem
+from hw_profiles.attention.decode_schedules import (
+  CUBE_VECTOR,
+  MULTISTAGE,
+  WARP_SPECIALIZED,
+  DecodeSchedule,
+)
+from hw_profiles.planner.plan import Schedule, choose
+from hw_profiles.planner.ranking import candidates_that_fit
+from hw_profiles.profile import GpuProfile, NpuProfile
+from hw_profiles.registry import resolve
+from hw_profiles.tile_config import TileField, TileFields
+
+_GPU_COLUMNS = (64, 128, 256)
+_NPU_COLUMNS = (128, 256, 512)
+_GPU_STAGES = (2, 3, 4, 6, 8)
+_NPU_STAGES = (1, 2)
+
+
+class DecodeModel:
+  """`OpModel` of decode attention; see there for the attributes."""
+
+  name = "decode_attention"
+  problem_class = DecodeProblem
+  config_class = DecodeConfig
+  gpu_schedules = (WARP_SPECIALIZED, MULTISTAGE)
+  npu_schedules = (CUBE_VECTOR,)
+
+  def candidates(
+    self, problem: DecodeProblem, device: GpuProfile | NpuProfile, schedule: str
+  ) -> Iterator[DecodeConfig]:
+    """Keys of a step and stages; the number of parts is left to the model.
+
+    With pages, steps are parts or multiples of one.
+    """
+    on_npu = isinstance(device, NpuProfile)
+    columns = set(_NPU_COLUMNS if on_npu else _GPU_COLUMNS)
+    if problem.page_size is not None:
+      columns.add(problem.page_size)
+    stages = _NPU_STAGES if on_npu else _GPU_STAGES
+    for block_kv, num_stages in itertools.product(sorted(columns), stages):
+      yield DecodeConfig(block_kv, num_stages=num_stages)
+
+  def tile_fields(self, problem: DecodeProblem, config: DecodeConfig) -> TileFields:
+    """Keys of a step, stages and warps; 16 keys are one wgmma's depth and Triton's least."""
+    return {
+      "block_kv": TileField(
+        config.block_kv, 16, larger_needs_more=True, is_block=True, is_output=True
+      ),
+      "num_stages": TileField(
+        config.num_stages, larger_needs_more=True, fallback=min(config.num_stages, 2)
+      ),
+      "num_warps": TileField(4 if config.num_warps is None else config.num_warps),
+    }
+
+
+DECODE_ATTENTION = DecodeModel()
+
+
+def decode_candidates(
+  profile: str | GpuProfile | NpuProfile,
+  problem: DecodeProblem,
+  *,
+  schedule: Schedule = "auto",
+) -> tuple[DecodeConfig, ...]:
+  """The tiles worth comparing on a device, all of which fit it.
+
+  Args:
+    profile: A profile or its name.
+    problem: What is computed.
+    schedule: As for `plan`.
+
+  Raises:
+    ValueError: `problem` is no DecodeProblem, or there is no such profile or
+      schedule.
+  """
+  if not isinstance(problem, DecodeProblem):
+    raise ValueError(f"problem={problem!r}: expected a DecodeProblem")
+  return candidates_that_fit(problem, profile, schedule=schedule)
+
+
+def decode_num_splits(
+  problem: DecodeProblem,
+  config: DecodeConfig,
+  profile: str | GpuProfile | NpuProfile,
+  *,
+  schedule: Schedule = "auto",
+) -> int:
+  """The parts that each sequence is cut into: the config's, or the fastest by the time model.
+
+  Each part reads its keys once, so what a split costs is the merge, and what it
+  buys are busy cores: one part where sequences and key heads fill the device,
+  about cores / (sequences·kv_heads) where they do not.
+
+  Raises:
+    ValueError: there is no such profile or schedule.
+  """
+  device = resolve(profile)
+  chosen = choose(DECODE_ATTENTION, problem, config, device, schedule).schedule
+  assert isinstance(chosen, DecodeSchedule)
+  return chosen.num_splits(problem, config, device)

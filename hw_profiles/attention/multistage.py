@@ -1,0 +1,218 @@
+"""The portable attention's schedule on an SM, compiled through Triton.
+
+All warps of a block copy and compute, and split its rows; what a program keeps
+and the stages of what it walks live in shared memory, accumulator and scores in
+registers. A step's products wait for its softmax and the other way round.
+"""
+
+from hw_profiles.arguments import ceil_div, round_up
+from hw_profiles.attention.calibration import SYNCHRONOUS_MMA_FRACTION
+from hw_profiles.attention.config import AttentionConfig
+from hw_profiles.attention.passes import AttentionPass, attention_passes
+from hw_profiles.attention.problem import AttentionProblem
+from hw_profiles.attention.sm import PassKernel, padding_notes, shared_statement, sm_demand
+from hw_profiles.capacity.buffers import Buffer, Shortfall
+from hw_profiles.capacity.residency import LANES_PER_WARP
+from hw_profiles.cost.arithmetic import missing_rate
+from hw_profiles.planner.op_model import Demand
+from hw_profiles.profile import GpuProfile
+
+NAME = "multistage"
+# Triton's dot takes powers of two of at least 16, and pads head sizes to them.
+MIN_BLOCK = 16
+# Row maxima and sums, addresses and loop state; with it FlashAttention-2's 128 x 64 tile of
+# head size 128 in 4 warps comes to 248 registers, which it is known to run in.
+OVERHEAD_REGISTERS = 24
+REGISTER_STEP = 8
+WARPS_PER_WGMMA = 4
+WGMMA_ROWS = 64
+
+
+def warps(one: AttentionPass) -> int:
+  """`num_warps`, or its default: 8 from 128 rows a program on, else 4."""
+  if one.num_warps is not None:
+    return one.num_warps
+  return 8 if one.rows >= 128 else 4
+
+
+def padded_dim(dim: int) -> int:
+  """A head size as Triton computes it: the next power of two, at least 16."""
+  return max(MIN_BLOCK, 1 << (dim - 1).bit_length())
+
+
+def _padded(operands: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
+  return tuple(padded_dim(dim) for _, dim in operands)
+
+
+def _registers_per_thread(one: AttentionPass) -> int:
+  """Registers of a thread, estimated.
+
+      rows·(Σ accumulator sizes + score tiles·columns + columns·size/4) / threads + 24
+
+  rounded up to 8: accumulators, scores, and one tile of them as operands. The
+  compiler may do better or worse; more than a thread addresses means spills.
+  """
+  threads = LANES_PER_WARP * warps(one)
+  operand = one.columns * one.size_bytes
+  values = 4 * (sum(_padded(one.accumulators)) + one.score_tiles * one.columns) + operand
+  return round_up(ceil_div(one.rows * values, 4 * threads) + OVERHEAD_REGISTERS, REGISTER_STEP)
+
+
+def _pass_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
+  """Bytes and copies of what one block of a pass has in shared memory."""
+  size = one.size_bytes
+  stages = one.num_stages
+  held = {name: (one.rows * padded_dim(dim) * size, 1) for name, dim in one.kept}
+  for name, dim in one.streamed:
+    held[name] = (stages * one.columns * padded_dim(dim) * size, stages)
+  return held
+
+
+def _shared_bytes(one: AttentionPass) -> int:
+  return sum(needed for needed, _ in _pass_buffers(one).values())
+
+
+def _register_limit(gpu: GpuProfile, threads: int) -> int:
+  """What a thread addresses, and what the register file gives each of a block's."""
+  return min(gpu.max_registers_per_thread, gpu.registers_per_sm // max(threads, 1))
+
+
+def pass_buffers(gpu: GpuProfile, passes: tuple[AttentionPass, ...]) -> tuple[Buffer, ...]:
+  """Of the forward kernel, or of the backward ones under their names."""
+  found = []
+  for one in passes:
+    prefix = f"{one.name}: " if len(passes) > 1 else ""
+    for name, (needed, count) in _pass_buffers(one).items():
+      space = gpu.max_shared_bytes_per_block
+      found.append(Buffer(f"{prefix}{name}", "shared", needed, space, count))
+    threads = LANES_PER_WARP * warps(one)
+    results = ", ".join(name for name, _ in one.accumulators)
+    found.append(
+      Buffer(
+        f"{prefix}{results}, scores and fragments",
+        "registers",
+        4 * threads * (_registers_per_thread(one) - OVERHEAD_REGISTERS),
+        4 * threads * max(_register_limit(gpu, threads) - OVERHEAD_REGISTERS, 0),
+        1,
+      )
+    )
+  return tuple(found)
+
+
+def unsupported(problem: AttentionProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
+  """A dtype that the device does not multiply."""
+  return missing_rate(problem.dtype, gpu)
+
+
+def shortfalls(
+  problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile
+) -> tuple[Shortfall, ...]:
+  """What Triton's dot refuses, then shared memory, threads and registers, pass by pass."""
+  passes = attention_passes(problem, config)
+  return (
+    *(found for one in passes for found in shape_shortfalls(one)),
+    *(found for one in passes for found in capacity_shortfalls(gpu, one)),
+  )
+
+
+def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
+  """Rules of the matrix unit that a pass breaks."""
+  found = []
+  for field, value in ((one.rows_field, one.rows), (one.columns_field, one.columns)):
+    if field and (value < MIN_BLOCK or value & (value - 1)):
+      statement = f"Triton's dot takes powers of two of at least {MIN_BLOCK}"
+      found.append(Shortfall("shape", "tile shape", (field,), statement))
+  count = warps(one)
+  if count & (count - 1):
+    found.append(Shortfall("shape", "tile shape", ("num_warps",), "Triton takes powers of two"))
+  return found
+
+
+def capacity_shortfalls(gpu: GpuProfile, one: AttentionPass) -> list[Shortfall]:
+  """Shared memory, threads and registers that a pass has too little of."""
+  found = []
+  stages, count = one.num_stages, warps(one)
+  sides = one.side_fields
+  needed = _shared_bytes(one)
+  if needed > gpu.max_shared_bytes_per_block:
+    found.append(
+      Shortfall(
+        "capacity",
+        "shared_memory",
+        ("num_stages", *sides) if stages > 2 else (*sides, "num_stages"),
+        shared_statement(one, needed_bytes=needed, gpu=gpu),
+      )
+    )
+  threads = LANES_PER_WARP * count
+  if threads > gpu.max_threads_per_block:
+    found.append(
+      Shortfall(
+        "capacity",
+        "threads",
+        ("num_warps",),
+        f"{count} warps are {threads} threads, {gpu.name} has {gpu.max_threads_per_block} in a"
+        " block",
+      )
+    )
+  registers = _registers_per_thread(one)
+  limit = _register_limit(gpu, threads)
+  if registers > limit:
+    results = " and ".join(f"{name} ({one.rows}x{dim})" for name, dim in one.accumulators)
+    found.append(
+      Shortfall(
+        "capacity",
+        "registers",
+        (*sides, "num_warps"),
+        f"registers of a thread need about {registers} for its share of {results},"
+        f" {one.score_tiles} score tile(s), fragments and addresses, {gpu.name} has {limit} with"
+        f" {count} warps",
+      )
+    )
+  return found
+
+
+def demand(problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile) -> Demand:
+  """What is kept, stages, accumulators and scores of one block."""
+  passes = attention_passes(problem, config)
+  return sm_demand(
+    problem,
+    passes,
+    gpu,
+    buffers=pass_buffers(gpu, passes),
+    kernel=lambda one: pass_kernel(gpu, one),
+    assumptions=(
+      "registers of the compiled kernel estimated from the tile, not read from a binary",
+      *_rate_assumption(gpu),
+    ),
+  )
+
+
+def _rate_assumption(gpu: GpuProfile) -> tuple[str, ...]:
+  if not gpu.has_wgmma:
+    return ()
+  return (
+    f"products that are waited for reach {100 * SYNCHRONOUS_MMA_FRACTION.value:.0f} % of the"
+    f" wgmma rate ({SYNCHRONOUS_MMA_FRACTION.confidence})",
+  )
+
+
+def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
+  """The thread block of a pass."""
+  count = warps(one)
+  products = tuple(padded_dim(dim) for dim in one.products)
+  # rows that read a streamed operand together: a wgmma's, else a warp's
+  readers = ceil_div(one.rows, WGMMA_ROWS) if gpu.has_wgmma else count
+  return PassKernel(
+    threads=LANES_PER_WARP * count,
+    registers_per_thread=_registers_per_thread(one),
+    shared_bytes=_shared_bytes(one),
+    kept_dims=_padded(one.kept),
+    streamed_dims=_padded(one.streamed),
+    product_dims=products,
+    accumulator_dims=_padded(one.accumulators),
+    operand_reads_per_step=readers * ceil_div(len(products), len(one.streamed)),
+    kept_reads_per_step=1,
+    exposed_softmax=1.0,
+    rate_fraction=SYNCHRONOUS_MMA_FRACTION.value if gpu.has_wgmma else 1.0,
+    notes=padding_notes(one, padded_dim),
+  )

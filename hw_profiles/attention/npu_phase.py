@@ -1,0 +1,83 @@
+"""Time of one attention kernel on Ascend cores, cube and vector cores a step apart."""
+
+import dataclasses
+
+from hw_profiles.attention.block_visits import CoreLoad
+from hw_profiles.attention.calibration import MIXED_LAUNCH_US
+from hw_profiles.cost.device_time import DeviceTime, device_time
+from hw_profiles.cost.npu_time import NpuAmounts, pipe_times_us
+from hw_profiles.profile import NpuProfile, known
+
+
+@dataclasses.dataclass(frozen=True)
+class NpuPhase:
+  """What the cores do in one kernel.
+
+  Attributes:
+    tiles: Of the whole problem.
+    load: Of the busiest cube core with its vector cores.
+    per_step: Of one step of one tile.
+    per_tile: What a tile loads and stores once.
+    sub_steps: Parts that a step is computed in, one behind the other.
+    macs_per_cycle: Of one cube, for the dtype.
+    num_stages: Sub-steps whose operands L1 holds.
+    hbm_bytes: Of the whole kernel.
+  """
+
+  tiles: int
+  load: CoreLoad
+  per_step: NpuAmounts
+  per_tile: NpuAmounts
+  sub_steps: int
+  macs_per_cycle: int
+  num_stages: int
+  hbm_bytes: int
+
+
+def npu_phases_time(
+  npu: NpuProfile, phases: tuple[NpuPhase, ...], *, streamed_passes: tuple[int, ...] = ()
+) -> DeviceTime:
+  """Estimates the device time of kernels that follow one another.
+
+  Every pipe has its own queue and cube and vector cores work on different
+  steps, so a step takes as long as its slowest pipe:
+
+      step   max(MTE2, MTE1, cube, FixPipe, vector pipes)
+
+  with one stage in L1 MTE2 + the rest. One tile of scores in L0C is enough: with
+  UnitFlag FixPipe follows the cube at 512 B grain. The first sub-step passes
+  through all pipes before they overlap, and what a tile loads and stores once
+  does not overlap at all. HBM serves all cores together.
+
+  Args:
+    npu: The device.
+    phases: The kernels.
+    streamed_passes: Bytes of each further pass that only streams them from and
+      to HBM.
+
+  Returns:
+    `times_us` of "mte2", "mte1", "cube", "fixpipe", "vector_mte2", "vector",
+    "mte3", "hbm" and "launch", the sum of all kernels.
+  """
+  kernels = len(phases) + len(streamed_passes)
+  hbm_rate = npu.hbm_bandwidth_bytes_per_s * known(npu.sustained_hbm_fraction, 1.0)
+  times_us: dict[str, float] = {}
+  total_us = 0.0
+  for phase in phases:
+    step = pipe_times_us(npu, phase.per_step, core="mixed", macs_per_cycle=phase.macs_per_cycle)
+    once = pipe_times_us(npu, phase.per_tile, core="mixed", macs_per_cycle=phase.macs_per_cycle)
+    steps, tiles = phase.load.steps, phase.load.tiles
+    hbm_us = phase.hbm_bytes / hbm_rate * 1e6
+    slowest_us = max(time for pipe, time in step.items() if pipe != "mte2")
+    step_us = max(step["mte2"], slowest_us) if phase.num_stages > 1 else step["mte2"] + slowest_us
+    fill_us = sum(step.values()) / phase.sub_steps if steps else 0.0
+    total_us += fill_us + max(steps * step_us + tiles * sum(once.values()), hbm_us)
+    for pipe in step:
+      busy_us = steps * step[pipe] + tiles * once[pipe]
+      times_us[pipe] = times_us.get(pipe, 0.0) + busy_us
+    times_us["hbm"] = times_us.get("hbm", 0.0) + hbm_us
+  for streamed_bytes in streamed_passes:
+    times_us["hbm"] = times_us.get("hbm", 0.0) + streamed_bytes / hbm_rate * 1e6
+    total_us += streamed_bytes / hbm_rate * 1e6
+  times_us["launch"] = kernels * (npu.launch_overhead_us + MIXED_LAUNCH_US.value)
+  return device_time(times_us, total_us + times_us["launch"])

@@ -1,0 +1,225 @@
+"""What the attention schedules on an SM share: amounts, traffic, waves, notes."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from hw_profiles.attention.pass_traffic import passes_traffic
+from hw_profiles.attention.passes import AttentionPass
+from hw_profiles.attention.problem import AttentionProblem
+from hw_profiles.attention.sm_phase import SmPhase, sm_phases_time
+from hw_profiles.capacity.buffers import Buffer
+from hw_profiles.capacity.residency import Residency, residency
+from hw_profiles.cost.arithmetic import Rate, multiply_rate
+from hw_profiles.cost.l2_reuse import L2_OPERAND_FRACTION
+from hw_profiles.cost.sm_time import SmAmounts
+from hw_profiles.cost.wave import wave
+from hw_profiles.frozen_map import FrozenMap
+from hw_profiles.planner.op_model import Demand, Execution
+from hw_profiles.profile import GpuProfile
+
+# Float32 instructions a score beside exp2. Forward: scale and subtract the
+# maximum in one multiply-add, compare for the maximum, add to the sum, half of a
+# conversion of two to 16 bits. Backward: the same multiply-add, dP - delta, its
+# product with P, and the conversions of P and dS.
+OPERATIONS = FrozenMap(forward=3.5, dkv=4.0, dq=4.0)
+SM_ASSUMPTIONS = (
+  "L2 starts cold and keeps what the programs of one head walk, up to"
+  f" {100 * L2_OPERAND_FRACTION:.0f} % of it",
+  "programs are dealt out longest first to whichever SM is free",
+)
+# A score in a boundary block is compared with both ends of its row, and selected.
+MASK_OPERATIONS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class PassKernel:
+  """One schedule's thread block for one pass.
+
+  Attributes:
+    threads: Threads of the block.
+    registers_per_thread: At launch.
+    shared_bytes: Shared memory of the block.
+    kept_dims: Sizes of what a program keeps, as the schedule pads them.
+    streamed_dims: Of what it walks.
+    product_dims: Of the matrix products of a step.
+    accumulator_dims: Of the results.
+    operand_reads_per_step: Times that a step reads the streamed block from
+      shared memory, each product counted.
+    kept_reads_per_step: The same of what is kept.
+    exposed_softmax: Share of the softmax that no product runs beside.
+    rate_fraction: Share of the arithmetic's rate that the schedule can reach.
+    notes: What to say of it.
+  """
+
+  threads: int
+  registers_per_thread: int
+  shared_bytes: int
+  kept_dims: tuple[int, ...]
+  streamed_dims: tuple[int, ...]
+  product_dims: tuple[int, ...]
+  accumulator_dims: tuple[int, ...]
+  operand_reads_per_step: int
+  kept_reads_per_step: int
+  exposed_softmax: float
+  rate_fraction: float = 1.0
+  notes: tuple[str, ...] = ()
+
+
+def sm_demand(
+  problem: AttentionProblem,
+  passes: tuple[AttentionPass, ...],
+  gpu: GpuProfile,
+  *,
+  buffers: tuple[Buffer, ...],
+  kernel: Callable[[AttentionPass], PassKernel],
+  assumptions: tuple[str, ...],
+) -> Demand:
+  """`Demand` of one schedule.
+
+  Args:
+    problem: What is computed.
+    passes: Its kernels.
+    gpu: The device.
+    buffers: What a block keeps, all passes together.
+    kernel: The thread block of a pass, asked for only if the tile fits.
+    assumptions: What its estimate rests on beside those of attention.
+  """
+  # O and dO in, delta out: the pass before the backward ones
+  delta = (2 * problem.output_bytes + problem.residual_bytes,) if problem.backward else ()
+  notes = ("a pass before the two sums delta = rowsum(dO·O)",) if delta else ()
+  return Demand(
+    buffers=buffers,
+    traffic=passes_traffic(problem, passes, buffers=buffers, on_chip=("shared", "registers")),
+    tiles=passes[0].visits.blocks,
+    cores=gpu.sm_count,
+    execution=lambda: sm_execution(passes, gpu, kernel=kernel, streamed_passes=delta),
+    notes=notes,
+    assumptions=(*SM_ASSUMPTIONS, *assumptions),
+  )
+
+
+def sm_execution(
+  passes: tuple[AttentionPass, ...],
+  gpu: GpuProfile,
+  *,
+  kernel: Callable[[AttentionPass], PassKernel],
+  streamed_passes: tuple[int, ...] = (),
+) -> Execution:
+  """How the kernels run.
+
+  Args:
+    passes: The kernels.
+    gpu: The device.
+    kernel: The thread block of each.
+    streamed_passes: Bytes of each pass beside them that only streams.
+  """
+  priced = multiply_rate(passes[0].dtype, gpu)
+  assert priced is not None
+  phases: list[SmPhase] = []
+  fullest: Residency | None = None
+  notes: list[str] = []
+  for one in passes:
+    block = kernel(one)
+    resident = residency(
+      gpu,
+      threads_per_block=block.threads,
+      registers_per_thread=block.registers_per_thread,
+      shared_bytes_per_block=block.shared_bytes,
+    )
+    if fullest is None or resident.resident_blocks < fullest.resident_blocks:
+      fullest = resident
+    phase = _phase(gpu, one, block, resident.resident_blocks, priced)
+    phases.append(phase)
+    prefix = f"{one.name}: " if len(passes) > 1 else ""
+    notes += [f"{prefix}{note}" for note in (*block.notes, _steps_note(one, phase))]
+  assert fullest is not None
+  return Execution(
+    work=sm_phases_time(gpu, tuple(phases), streamed_passes=streamed_passes),
+    resident_blocks=fullest.resident_blocks,
+    residency=fullest,
+    binding=fullest.binding,
+    waves=wave(
+      programs=passes[0].visits.blocks,
+      cores=gpu.sm_count,
+      programs_per_core=phases[0].resident_blocks,
+    ),
+    traffic_bytes=FrozenMap(
+      dram=sum(phase.dram_bytes for phase in phases) + sum(streamed_passes),
+      l2=sum(one.streamed_bytes + one.once_bytes for one in passes),
+      shared=sum(
+        one.visits.total * phase.per_step.shared_bytes
+        for one, phase in zip(passes, phases, strict=True)
+      ),
+    ),
+    notes=(*notes, *priced.notes),
+  )
+
+
+def _phase(
+  gpu: GpuProfile, one: AttentionPass, block: PassKernel, resident_blocks: int, priced: Rate
+) -> SmPhase:
+  scores = one.rows * one.columns
+  kept_bytes = one.rows * sum(block.kept_dims) * one.size_bytes
+  streamed_bytes = one.columns * sum(block.streamed_dims) * one.size_bytes
+  accumulated = one.rows * sum(block.accumulator_dims)
+  # forward every step rescales the accumulator; backward nothing is rescaled
+  rescaled = accumulated if one.name == "forward" else 0
+  operations = OPERATIONS[one.name] + MASK_OPERATIONS * one.visits.boundary_fraction
+  on_tensor_cores = priced.arithmetic == "tensor_cores"
+  return SmPhase(
+    tiles=one.visits.blocks,
+    load=one.visits.busiest(cores=gpu.sm_count),
+    per_step=SmAmounts(
+      flops=2 * scores * sum(block.product_dims),
+      l2_bytes=one.step_bytes,
+      shared_bytes=(
+        streamed_bytes * (1 + block.operand_reads_per_step) + kept_bytes * block.kept_reads_per_step
+      ),
+      special_functions=scores,
+      cuda_core_operations=math.ceil(scores * operations) + rescaled,
+    ),
+    per_tile=SmAmounts(
+      l2_bytes=one.tile_bytes,
+      shared_bytes=kept_bytes + 2 * accumulated * one.result_size_bytes,
+      # a reciprocal and a logarithm a row
+      special_functions=2 * one.rows,
+      cuda_core_operations=accumulated,
+    ),
+    flops_per_s=priced.flops_per_s * (block.rate_fraction if on_tensor_cores else 1.0),
+    arithmetic=priced.arithmetic,
+    # products on the CUDA cores leave them no time for the softmax
+    exposed_softmax=block.exposed_softmax if on_tensor_cores else 1.0,
+    dram_bytes=one.dram_bytes(
+      wave_programs=gpu.sm_count * resident_blocks, l2_bytes=gpu.l2_bytes * L2_OPERAND_FRACTION
+    ),
+    resident_blocks=resident_blocks,
+    num_stages=one.num_stages,
+  )
+
+
+def _steps_note(one: AttentionPass, phase: SmPhase) -> str:
+  return (
+    f"{one.visits.blocks} programs walk {one.visits.total} blocks,"
+    f" {one.visits.boundary} of them masked; the busiest SM {phase.load.steps} in"
+    f" {phase.load.tiles} program(s)"
+  )
+
+
+def shared_statement(one: AttentionPass, *, needed_bytes: int, gpu: GpuProfile) -> str:
+  """That a block of a pass needs more shared memory than there is, and for what."""
+  kept = " and ".join(f"{name} ({one.rows}x{dim})" for name, dim in one.kept)
+  streamed = " and ".join(f"{name} ({one.columns}x{dim})" for name, dim in one.streamed)
+  return (
+    f"shared memory needs {needed_bytes} B for {kept} and {one.num_stages} stage(s) of {streamed},"
+    f" {gpu.name} has {gpu.max_shared_bytes_per_block} B"
+  )
+
+
+def padding_notes(one: AttentionPass, padded: Callable[[int], int]) -> tuple[str, ...]:
+  """Which head sizes are computed larger than they are."""
+  operands = dict((*one.kept, *one.streamed))
+  larger = [
+    f"{name} {dim} wide as {padded(dim)}" for name, dim in operands.items() if padded(dim) != dim
+  ]
+  return (f"padded: {', '.join(larger)}",) if larger else ()

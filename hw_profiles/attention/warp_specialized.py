@@ -1,0 +1,311 @@
+"""The Hopper attention's schedule: a TMA producer warpgroup, wgmma consumers in ping-pong.
+
+    shared memory   what a program keeps (Q; backward K and V, or Q and dO), where its
+                    result is staged in the end; one ring for each streamed operand; barriers
+    registers       accumulator, scores and their 16-bit operand fragments of a consumer
+
+One consumer's exponentials run under another's products; a single consumer has
+only its own products to hide them under, which wait for them.
+"""
+
+from hw_profiles.arguments import ceil_div, round_up
+from hw_profiles.attention.calibration import EXPOSED_SOFTMAX
+from hw_profiles.attention.config import AttentionConfig
+from hw_profiles.attention.passes import AttentionPass, attention_passes
+from hw_profiles.attention.problem import AttentionProblem
+from hw_profiles.attention.sm import PassKernel, padding_notes, shared_statement, sm_demand
+from hw_profiles.capacity.buffers import Buffer, Shortfall
+from hw_profiles.capacity.warpgroups import (
+  MOST_CONSUMERS,
+  WARPGROUP_THREADS,
+  block_threads,
+  consumer_registers,
+  launch_registers,
+)
+from hw_profiles.cost.arithmetic import missing_rate
+from hw_profiles.planner.op_model import Demand
+from hw_profiles.profile import GpuProfile
+
+NAME = "warp_specialized"
+SUPPORTED_DTYPES = ("bfloat16", "float16")
+WGMMA_ROWS = 64
+WGMMA_MAX_COLUMNS = 256
+# K of one 16-bit wgmma is 16 elements, which are the narrowest swizzle span of 32 B, too: head
+# sizes and the keys of a step are whole ones.
+WGMMA_DEPTH = 16
+DEFAULT_MOST_CONSUMERS = 3
+# "full" and "empty" of each slot of each ring, 8 B each, and "full" of what is kept.
+BARRIER_BYTES = 8
+# Row maxima and sums, scale, addresses and loop state of a consumer thread. 192 x 128 tiles of
+# head size 64 in three consumers (128 values a thread) are known to run in FlashAttention-3,
+# and here have 152 registers.
+CONSUMER_OVERHEAD_REGISTERS = 24
+
+
+def consumer_warpgroups(one: AttentionPass) -> int:
+  """`num_consumer_warpgroups`, or its default.
+
+  The most, up to 3, that get whole 64-row wgmmas each: 1, 2, 3, 2 for 64, 128,
+  192, 256 rows; 1 where there is no such number.
+  """
+  if one.num_consumer_warpgroups is not None:
+    return one.num_consumer_warpgroups
+  return max(
+    (x for x in range(1, DEFAULT_MOST_CONSUMERS + 1) if one.rows % (WGMMA_ROWS * x) == 0), default=1
+  )
+
+
+def padded_dim(dim: int) -> int:
+  """A head size as wgmma reads it: whole steps of 16."""
+  return round_up(dim, WGMMA_DEPTH)
+
+
+def _padded(operands: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
+  return tuple(padded_dim(dim) for _, dim in operands)
+
+
+def pass_shared_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
+  """Bytes and copies of everything one block of a pass has in shared memory."""
+  size = one.size_bytes
+  stages = one.num_stages
+  kept = one.rows * sum(_padded(one.kept)) * size
+  staged = one.rows * sum(_padded(one.accumulators)) * one.result_size_bytes
+  names = " and ".join(name for name, _ in one.kept)
+  results = " and ".join(name for name, _ in one.accumulators)
+  held = {f"{names}, then {results}": (max(kept, staged), 1)}
+  for name, dim in one.streamed:
+    held[f"{name} ring"] = (stages * one.columns * padded_dim(dim) * size, stages)
+  if one.vector_bytes:
+    held["row vectors"] = (stages * one.columns * one.vector_bytes, stages)
+  barriers = len(one.kept) + 2 * stages * len(one.streamed)
+  held["barriers"] = (barriers * BARRIER_BYTES, barriers)
+  return held
+
+
+def pass_shared_bytes(one: AttentionPass) -> int:
+  """Shared memory of one block of a pass."""
+  return sum(needed for needed, _ in pass_shared_buffers(one).values())
+
+
+def consumer_values(one: AttentionPass) -> int:
+  """Registers of a consumer thread for accumulators, scores and 16-bit fragments.
+
+      rows/consumers · (Σ accumulator sizes + score tiles·columns + columns/2) / 128
+
+  of one consumer's rows, as its 128 threads share them.
+  """
+  rows = ceil_div(one.rows, consumer_warpgroups(one))
+  columns = sum(_padded(one.accumulators)) + one.score_tiles * one.columns
+  return ceil_div(rows * (2 * columns + one.columns), 2 * WARPGROUP_THREADS)
+
+
+def _register_budget(gpu: GpuProfile, consumers: int) -> int:
+  """`consumer_registers`; 0 for more consumers than a block has threads for."""
+  if consumers > MOST_CONSUMERS:
+    return 0
+  return consumer_registers(consumers, registers_per_sm=gpu.registers_per_sm)
+
+
+def pass_buffers(gpu: GpuProfile, passes: tuple[AttentionPass, ...]) -> tuple[Buffer, ...]:
+  """Of the forward kernel, or of the backward ones under their names."""
+  found = []
+  for one in passes:
+    prefix = f"{one.name}: " if len(passes) > 1 else ""
+    for name, (needed, count) in pass_shared_buffers(one).items():
+      space = gpu.max_shared_bytes_per_block
+      found.append(Buffer(f"{prefix}{name}", "shared", needed, space, count))
+    consumers = consumer_warpgroups(one)
+    free = max(_register_budget(gpu, consumers) - CONSUMER_OVERHEAD_REGISTERS, 0)
+    threads = WARPGROUP_THREADS * consumers
+    results = ", ".join(name for name, _ in one.accumulators)
+    found.append(
+      Buffer(
+        f"{prefix}{results}, scores and fragments",
+        "registers",
+        4 * consumer_values(one) * threads,
+        4 * free * threads,
+        1,
+      )
+    )
+  return tuple(found)
+
+
+def unsupported(problem: AttentionProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
+  """Devices without wgmma, dtypes and head sizes that the kernels do not take."""
+  found = unsupported_operands(
+    gpu, problem.dtype, head_dim=problem.head_dim, value_dim=problem.output_dim
+  )
+  if found:
+    return found
+  smallest = AttentionConfig(
+    WGMMA_ROWS,
+    WGMMA_DEPTH,
+    1,
+    block_kv_dkv=WGMMA_ROWS,
+    block_q_dkv=WGMMA_DEPTH,
+    block_q_dq=WGMMA_ROWS,
+    block_kv_dq=WGMMA_DEPTH,
+  )
+  return tuple(
+    Shortfall("unsupported", "head_dim", (), f"{one.name}, smallest tile: {x.statement}")
+    for one in attention_passes(problem, smallest)
+    for x in capacity_shortfalls(gpu, one)
+  )
+
+
+def unsupported_operands(
+  gpu: GpuProfile, dtype: str, *, head_dim: int, value_dim: int
+) -> tuple[Shortfall, ...]:
+  """Devices without wgmma, and operands that it does not take."""
+  found = [*missing_rate(dtype, gpu)]
+  if not gpu.has_wgmma:
+    found.append(
+      Shortfall(
+        "unsupported",
+        "device",
+        (),
+        f"the warp-specialised attention needs wgmma, compute capability 9.0; {gpu.name} is"
+        f" {'.'.join(map(str, gpu.compute_capability))}",
+      )
+    )
+  if dtype not in SUPPORTED_DTYPES:
+    statement = (
+      f"dtype={dtype!r}: the warp-specialised attention takes {' and '.join(SUPPORTED_DTYPES)}"
+    )
+    found.append(Shortfall("unsupported", "dtype", (), statement))
+  for name, dim in (("head_dim", head_dim), ("value_dim", value_dim)):
+    if dim > WGMMA_MAX_COLUMNS:
+      statement = f"{name}={dim}: a wgmma has at most {WGMMA_MAX_COLUMNS} columns"
+      found.append(Shortfall("unsupported", name, (), statement))
+  return tuple(found)
+
+
+def shortfalls(
+  problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile
+) -> tuple[Shortfall, ...]:
+  """Rules of wgmma, then shared memory, threads and registers, pass by pass."""
+  passes = attention_passes(problem, config)
+  return (
+    *(found for one in passes for found in shape_shortfalls(one)),
+    *(found for one in passes for found in capacity_shortfalls(gpu, one)),
+  )
+
+
+def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
+  """Rules of the matrix unit that a pass breaks."""
+  found = []
+  consumers = consumer_warpgroups(one)
+  if one.rows % (WGMMA_ROWS * consumers):
+    found.append(
+      Shortfall(
+        "shape",
+        "tile shape",
+        (one.rows_field, "num_consumer_warpgroups") if one.rows_field else (),
+        f"{consumers} consumer warpgroup(s) take whole wgmmas of {WGMMA_ROWS} rows each",
+      )
+    )
+  if one.columns % WGMMA_DEPTH:
+    found.append(
+      Shortfall(
+        "shape",
+        "tile shape",
+        (one.columns_field,),
+        f"wgmma multiplies whole steps of {WGMMA_DEPTH} rows of a streamed block",
+      )
+    )
+  if one.columns > WGMMA_MAX_COLUMNS:
+    found.append(
+      Shortfall(
+        "shape",
+        "tile shape",
+        (one.columns_field,),
+        f"a wgmma has at most {WGMMA_MAX_COLUMNS} columns of scores",
+      )
+    )
+  return found
+
+
+def capacity_shortfalls(gpu: GpuProfile, one: AttentionPass) -> list[Shortfall]:
+  """Shared memory, threads and registers that a pass has too little of."""
+  found = []
+  stages = one.num_stages
+  consumers = consumer_warpgroups(one)
+  sides = one.side_fields
+  needed = pass_shared_bytes(one)
+  if needed > gpu.max_shared_bytes_per_block:
+    found.append(
+      Shortfall(
+        "capacity",
+        "shared_memory",
+        ("num_stages", *sides) if stages > 2 else (*sides, "num_stages"),
+        shared_statement(one, needed_bytes=needed, gpu=gpu),
+      )
+    )
+  threads = block_threads(consumers)
+  if threads > gpu.max_threads_per_block:
+    found.append(
+      Shortfall(
+        "capacity",
+        "threads",
+        ("num_consumer_warpgroups",),
+        f"{consumers} consumer warpgroups and the producer are {threads} threads, {gpu.name} has"
+        f" {gpu.max_threads_per_block}",
+      )
+    )
+  values, budget = consumer_values(one), _register_budget(gpu, consumers)
+  if values + CONSUMER_OVERHEAD_REGISTERS > budget:
+    results = " and ".join(f"{name} ({one.rows}x{dim})" for name, dim in one.accumulators)
+    found.append(
+      Shortfall(
+        "capacity",
+        "registers",
+        sides,
+        f"registers of a consumer thread need {values} for its share of {results},"
+        f" {one.score_tiles} score tile(s) and fragments, and {CONSUMER_OVERHEAD_REGISTERS}"
+        f" besides, {gpu.name} has {budget} with {consumers} consumer warpgroup(s)",
+      )
+    )
+  return found
+
+
+def demand(problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile) -> Demand:
+  """Rings, what is kept, barriers and registers of the one block of an SM."""
+  passes = attention_passes(problem, config)
+  return sm_demand(
+    problem,
+    passes,
+    gpu,
+    buffers=pass_buffers(gpu, passes),
+    kernel=lambda one: pass_kernel(gpu, one),
+    assumptions=(
+      f"{100 * EXPOSED_SOFTMAX.value:.0f} % of the softmax of two or more consumers is not hidden"
+      f" under products, all of a single one's ({EXPOSED_SOFTMAX.confidence})",
+    ),
+  )
+
+
+def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
+  """The thread block of a pass."""
+  consumers = consumer_warpgroups(one)
+  products = tuple(padded_dim(dim) for dim in one.products)
+  note = (
+    f"{consumers} consumer warpgroup(s) of {one.rows // consumers} rows"
+    f"{' in ping-pong' if consumers > 1 else ''}, {consumer_values(one)} values and up to"
+    f" {_register_budget(gpu, consumers)} registers a thread"
+  )
+  return PassKernel(
+    threads=block_threads(consumers),
+    registers_per_thread=launch_registers(consumers, registers_per_sm=gpu.registers_per_sm),
+    shared_bytes=pass_shared_bytes(one),
+    kept_dims=_padded(one.kept),
+    streamed_dims=_padded(one.streamed),
+    product_dims=products,
+    accumulator_dims=_padded(one.accumulators),
+    # every 64 rows read the streamed block again, once a product: half the products
+    # of a step read each of the two streamed operands
+    operand_reads_per_step=ceil_div(one.rows, WGMMA_ROWS)
+    * ceil_div(len(products), len(one.streamed)),
+    kept_reads_per_step=1,
+    exposed_softmax=EXPOSED_SOFTMAX.value if consumers > 1 else 1.0,
+    notes=(note, *padding_notes(one, padded_dim)),
+  )

@@ -1,0 +1,53 @@
+"""What a core multiplies operands of a dtype with."""
+
+import dataclasses
+from typing import Literal
+
+from hw_profiles import dtypes
+from hw_profiles.capacity.buffers import Shortfall
+from hw_profiles.profile import GpuProfile, NpuProfile
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+  """What multiplies the operands.
+
+  Attributes:
+    flops_per_s: Its peak, all SMs together.
+    arithmetic: "tensor_cores" or "cuda_cores".
+    notes: What to say where it is not the obvious one.
+  """
+
+  flops_per_s: float
+  arithmetic: Literal["tensor_cores", "cuda_cores"]
+  notes: tuple[str, ...] = ()
+
+
+def multiply_rate(dtype: str, gpu: GpuProfile) -> Rate | None:
+  """The device's arithmetic for operands of `dtype`; None: it has none."""
+  if dtype == "float32":
+    note = "float32 is priced on the CUDA cores, never as TF32"
+    return Rate(gpu.peak_flops["float32"], "cuda_cores", (note,))
+  if dtype in gpu.peak_flops:
+    return Rate(gpu.peak_flops[dtype], "tensor_cores")
+  if dtypes.size_bytes(dtype) == 2:
+    note = f"{gpu.name} has no {dtype} tensor cores: priced as float32 on the CUDA cores"
+    return Rate(gpu.peak_flops["float32"], "cuda_cores", (note,))
+  return None
+
+
+def missing_rate(dtype: str, gpu: GpuProfile) -> tuple[Shortfall, ...]:
+  """The shortfall of a dtype that the device does not multiply."""
+  if multiply_rate(dtype, gpu) is not None:
+    return ()
+  statement = f"dtype={dtype!r}: {gpu.name} multiplies {', '.join(gpu.peak_flops)}"
+  return (Shortfall("unsupported", "dtype", (), statement),)
+
+
+def missing_cube_rate(dtype: str, npu: NpuProfile) -> tuple[Shortfall, ...]:
+  """The shortfall of a dtype that the cube does not multiply."""
+  if dtype in npu.cube_macs_per_cycle:
+    return ()
+  known = ", ".join(npu.cube_macs_per_cycle)
+  statement = f"dtype={dtype!r}: the cube of {npu.name} takes {known}"
+  return (Shortfall("unsupported", "dtype", (), statement),)

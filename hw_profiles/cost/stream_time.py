@@ -1,0 +1,207 @@
+"""Time of kernels that stream over their data, on SMs and on Ascend vector cores.
+
+Nothing is reused here, so what counts is bandwidth, what keeps it busy, and the
+fixed cost of each launch. `sm_time` and `npu_time` are for tiles that reuse
+what they load.
+"""
+
+import dataclasses
+
+from hw_profiles.arguments import ceil_div
+from hw_profiles.cost.device_time import DeviceTime, device_time
+from hw_profiles.cost.sm_time import SmAmounts, resource_times_us
+from hw_profiles.profile import GpuProfile, NpuProfile, known
+
+# Start and end of a plain kernel on an SM, as a device timer sees it, without
+# tensor maps, barriers or a ramp of its pipeline. Calibrated on one row: 12288
+# columns of SwiGLU take XLA 0.96 us on an H200, of which 0.6 are a load's latency.
+SM_LAUNCH_US = 0.35
+# From the end of one kernel to the start of the next that needs its results:
+# 36 one-row kernels in one chain take 78 us of wall time on an H200, 2.17 each
+# (same bench), of which the kernel itself is 0.96.
+SM_LAUNCH_GAP_US = 1.2
+# Share of the profile's L2 bandwidth, a port limit, that streaming reaches.
+# Calibrated on SwiGLU of 1024 x 12288 bfloat16 from a warm L2 of an RTX PRO 6000:
+# 75.5 MB in 7.68 us, 0.7 of it launch and latency, are 10.8 of 15.7 TB/s.
+L2_STREAM_FRACTION = 0.69
+# The same as `SM_LAUNCH_US` on vector cores, the gap included. Calibrated on two of
+# the framework's published 950PR times: GELU of 1 000 003 bfloat16 in 4.4 us less 2.5
+# of HBM, quantised rows of 1024 x 1024 float16 in 5.4 less 2.0. The profile's
+# `launch_overhead_us` is that of kernels which start the cube cores, too.
+AIV_LAUNCH_US = 2.5
+# A transfer between GM and UB reaches the full rate from 16 KiB on: a smaller
+# one takes as long (A2/A3 practice guide, as `NpuProfile.gm_alignment_bytes`).
+FULL_RATE_TRANSFER_BYTES = 16384
+# Share of the rate that runs aligned to 32 B only reach (same guide).
+UNALIGNED_RATE = 0.7
+
+
+@dataclasses.dataclass(frozen=True)
+class SmPass:
+  """One launch of a streaming kernel on SMs.
+
+  Attributes:
+    programs: Thread blocks.
+    resident_blocks: Blocks an SM holds.
+    per_program: Work of one, whole.
+    round_trips: Times a program waits for its loads, one after another.
+    dram_bytes: Of the whole launch.
+  """
+
+  programs: int
+  resident_blocks: int
+  per_program: SmAmounts
+  round_trips: int
+  dram_bytes: int
+
+
+def sm_stream_time(gpu: GpuProfile, passes: tuple[SmPass, ...]) -> DeviceTime:
+  """Estimates the device time of launches that follow one another.
+
+  The busiest SM runs r = ⌈programs/SMs⌉ programs, b at a time. A program
+  occupies its place for
+
+      place    round trips · DRAM latency + L2 + max(arithmetic, special
+               functions) + shared memory, at the rates of a whole SM
+
+  and an SM's places turn over ⌈r/b⌉ times: Little's law, as places · bytes a
+  program have to cover bandwidth · latency. Beside that, each SM moves its
+  programs' bytes and does their arithmetic at its rates, and DRAM serves all.
+  A hit in L2 is charged the latency of an idle DRAM, too: no source has that of
+  a loaded L2, and the idle one's would make short rounds too quick (the text's
+  transposes in blocks of 16 x 16 from a warm L2).
+
+      launch   start + max(⌈r/b⌉ · place, latency + max(DRAM, L2, ...))
+      total    launches one after another, with a gap between two
+
+  Returns:
+    `times_us` of "dram", "l2", "cuda_cores", "shared_memory" and
+    "special_functions" where there are any, "latency" (if only places counted)
+    and "launch" (starts and gaps), each over all launches.
+  """
+  totals: dict[str, float] = {"dram": 0.0, "l2": 0.0, "cuda_cores": 0.0}
+  latency_us = gpu.dram_latency_ns / 1e3
+  rate = gpu.dram_bandwidth_bytes_per_s * known(gpu.sustained_dram_fraction, 1.0)
+  total_us = latency_total_us = 0.0
+  for one in passes:
+    rounds = ceil_div(one.programs, gpu.sm_count)
+    blocks = max(1, min(one.resident_blocks, rounds))
+    part = resource_times_us(gpu, one.per_program, gpu.peak_flops["float32"])
+    l2_us = part["l2"] / L2_STREAM_FRACTION
+    arithmetic_us = part["arithmetic"] + part["cuda_cores"]
+    place_us = (
+      one.round_trips * latency_us
+      + l2_us
+      + max(arithmetic_us, part["special_functions"])
+      + part["shared_memory"]
+    )
+    places_us = ceil_div(rounds, blocks) * place_us
+    busy = {
+      "dram": one.dram_bytes / rate * 1e6,
+      "l2": rounds * l2_us,
+      "cuda_cores": rounds * arithmetic_us,
+    }
+    for name in ("shared_memory", "special_functions"):
+      if part[name]:
+        busy[name] = rounds * part[name]
+    for name, time_us in busy.items():
+      totals[name] = totals.get(name, 0.0) + time_us
+    latency_total_us += places_us
+    if one.programs:
+      total_us += max(places_us, latency_us + max(busy.values()))
+  launches = len(passes)
+  launch_us = launches * SM_LAUNCH_US + max(launches - 1, 0) * SM_LAUNCH_GAP_US
+  times_us = {**totals, "latency": latency_total_us, "launch": launch_us}
+  return device_time(times_us, launch_us + total_us)
+
+
+@dataclasses.dataclass(frozen=True)
+class AivPhase:
+  """Steps of one kind that every vector core repeats.
+
+  Attributes:
+    steps: Of the busiest core.
+    load_bytes: GM to UB a step.
+    vector_bytes: Operands of simple arithmetic a step.
+    exp_elements: Elements of exp and its like a step.
+    store_bytes: UB to GM a step.
+  """
+
+  steps: int
+  load_bytes: int = 0
+  vector_bytes: int = 0
+  exp_elements: int = 0
+  store_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class AivPass:
+  """One launch on vector cores.
+
+  Attributes:
+    phases: One after another.
+    slots: Buffers of each queue; 1: load, arithmetic and store take turns.
+    hbm_bytes: Of the whole launch.
+    aligned: Whether the runs in GM begin at multiples of its alignment.
+  """
+
+  phases: tuple[AivPhase, ...]
+  slots: int
+  hbm_bytes: int
+  aligned: bool = True
+
+
+def _transfer_us(npu: NpuProfile, size_bytes: int, rate_per_cycle: float, aligned: bool) -> float:
+  """Time of one step's copy; nothing where there is none."""
+  if not size_bytes:
+    return 0.0
+  rate = rate_per_cycle * npu.clock_hz * (1.0 if aligned else UNALIGNED_RATE)
+  return max(size_bytes, FULL_RATE_TRANSFER_BYTES) / rate * 1e6
+
+
+def aiv_stream_time(npu: NpuProfile, passes: tuple[AivPass, ...]) -> DeviceTime:
+  """Estimates the device time of launches that follow one another.
+
+  A step is loaded by MTE2, computed by the vector unit, stored by MTE3:
+
+      phase   n·(MTE2 + vector + MTE3) with one slot a queue
+              else the sum of one step + (n - 1)·max(MTE2, vector, MTE3)
+      launch  overhead + max(phases, HBM), HBM serving all cores together
+
+  With two slots the three overlap whatever their order (the closed form of a
+  pipeline of three stages). Times of a copy: see `FULL_RATE_TRANSFER_BYTES`.
+
+  Returns:
+    `times_us` of the busiest core's "vector_mte2", "vector" and "mte3"; of all
+    cores "hbm"; "launch"; each over all launches.
+  """
+  totals = {"vector_mte2": 0.0, "vector": 0.0, "mte3": 0.0, "hbm": 0.0}
+  total_us = 0.0
+  for one in passes:
+    phases_us = 0.0
+    for phase in one.phases:
+      parts = {
+        "vector_mte2": _transfer_us(
+          npu, phase.load_bytes, npu.gm_to_ub_bytes_per_cycle, one.aligned
+        ),
+        "vector": (
+          phase.vector_bytes / npu.vector_bytes_per_cycle
+          + phase.exp_elements / npu.exp_elements_per_cycle
+        )
+        / npu.clock_hz
+        * 1e6,
+        "mte3": _transfer_us(npu, phase.store_bytes, npu.ub_to_gm_bytes_per_cycle, one.aligned),
+      }
+      for name, time_us in parts.items():
+        totals[name] += phase.steps * time_us
+      once_us, slowest_us = sum(parts.values()), max(parts.values())
+      repeated_us = once_us if one.slots == 1 else slowest_us
+      if phase.steps:
+        phases_us += once_us + (phase.steps - 1) * repeated_us
+    rate = npu.hbm_bandwidth_bytes_per_s * known(npu.sustained_hbm_fraction, 1.0)
+    hbm_us = one.hbm_bytes / rate * 1e6
+    totals["hbm"] += hbm_us
+    total_us += max(phases_us, hbm_us)
+  launch_us = len(passes) * AIV_LAUNCH_US
+  times_us = {**totals, "launch": launch_us}
+  return device_time(times_us, launch_us + total_us)
