@@ -1,16 +1,13 @@
-"""The golden values of the course texts, through the public functions."""
+"""Tiles, traffic, residency, latency hiding, waves and L2 reuse."""
 
 import dataclasses
-import json
 import math
-import pathlib
 
+import golden
 import pytest
 
 import hw_profiles as hw
 
-VALUES = json.loads((pathlib.Path(__file__).parent / "worked_values.json").read_text())["values"]
-BY_ID = {value["id"]: value for value in VALUES}
 KIB, MIB = 1024, 1024**2
 
 H100 = hw.get_profile("h100_sxm")
@@ -164,6 +161,15 @@ def residency_part(inputs):
   }[inputs["what"]]
 
 
+BY_SUFFIX = {
+  "local": lambda i: tile(i).working_set_bytes / KIB,
+  "readA": lambda i: tile(i).a_read_bytes / MIB,
+  "readW": lambda i: tile(i).b_read_bytes / MIB,
+  "traffic": lambda i: tile(i).total_bytes / MIB,
+  "ai": lambda i: tile(i).intensity,
+  "mfu_cap": peak_share,
+  "rtx_blocks": lambda i: blocks_in_shared_memory(tile(i).working_set_bytes),
+}
 COMPUTED = {
   "s000.roofline.v100_ridge": lambda i: ridge(V100, "float32"),
   "s000.gemm.flops_4096": lambda i: hw.MatmulProblem(i["M"], i["K"], i["N"]).flops,
@@ -246,52 +252,70 @@ COMPUTED = {
   "s004.select.double_buffer_128": lambda i: tile(i, num_stages=2).working_set_bytes / KIB,
   "s004.select.resident_64": lambda i: blocks_in_shared_memory(i["ws"] * KIB),
   "s004.select.resident_128": lambda i: blocks_in_shared_memory(i["ws"] * KIB),
+  "s000.l2hit.128x128.wave1x160": rectangle,
+  "s000.l2hit.128x128.wave2x80": rectangle,
+  "s000.l2hit.128x128.wave4x40": rectangle,
+  "s000.l2hit.128x128.wave5x32": rectangle,
+  "s000.l2hit.128x128.wave8x20": rectangle,
+  "s000.l2hit.128x128.wave10x16": rectangle,
+  "s000.l2hit.128x128.wave16x10": rectangle,
+  "s000.l2hit.128x128.wave160x1": rectangle,
+  "s000.l2hit.128x64.wave10x16": rectangle,
+  "s000.l2hit.128x64.wave16x10": rectangle,
+  "s000.l2hit.launchorder.row32": launch_order,
+  "s000.l2hit.launchorder.row128": launch_order,
+  "s000.l2hit.launchorder.grouped10_128": launch_order,
+  "s000.l2hit.launchorder.grouped8_128": launch_order,
+  "s000.db.smem_double_buffer": staged_bytes,
+  "s000.db.smem_double_buffer_bk16": staged_bytes,
+  "s000.async.smem_2_stages": staged_bytes,
+  "s000.async.smem_3_stages": staged_bytes,
+  "s000.async.smem_4_stages": staged_bytes,
+  "s004.sm.base.threads": residency_part,
+  "s004.sm.base.registers": residency_part,
+  "s004.sm.base.shared": residency_part,
+  "s004.sm.base.cap": residency_part,
+  "s004.sm.base.blocks": residency_part,
+  "s004.sm.base.warps": residency_part,
+  "s004.sm.base.occupancy": residency_part,
+  "s004.sm.base.binding": residency_part,
+  "s004.sm.accreg.shared_blocks": residency_part,
+  "s004.sm.accreg64.blocks": residency_part,
+  "s004.sm.accreg64.binding": residency_part,
+  "s004.sm.accreg128.blocks": residency_part,
+  "s004.ex5-3.t32.local": BY_SUFFIX["local"],
+  "s004.ex5-3.t32.readA": BY_SUFFIX["readA"],
+  "s004.ex5-3.t32.readW": BY_SUFFIX["readW"],
+  "s004.ex5-3.t32.traffic": BY_SUFFIX["traffic"],
+  "s004.ex5-3.t32.ai": BY_SUFFIX["ai"],
+  "s004.ex5-3.t32.mfu_cap": BY_SUFFIX["mfu_cap"],
+  "s004.ex5-3.t64.local": BY_SUFFIX["local"],
+  "s004.ex5-3.t64.readA": BY_SUFFIX["readA"],
+  "s004.ex5-3.t64.readW": BY_SUFFIX["readW"],
+  "s004.ex5-3.t64.traffic": BY_SUFFIX["traffic"],
+  "s004.ex5-3.t64.ai": BY_SUFFIX["ai"],
+  "s004.ex5-3.t64.mfu_cap": BY_SUFFIX["mfu_cap"],
+  "s004.ex5-3.t128.local": BY_SUFFIX["local"],
+  "s004.ex5-3.t128.readA": BY_SUFFIX["readA"],
+  "s004.ex5-3.t128.readW": BY_SUFFIX["readW"],
+  "s004.ex5-3.t128.traffic": BY_SUFFIX["traffic"],
+  "s004.ex5-3.t128.ai": BY_SUFFIX["ai"],
+  "s004.ex5-3.t128.mfu_cap": BY_SUFFIX["mfu_cap"],
+  "s004.ex5-3.t32.rtx_blocks": BY_SUFFIX["rtx_blocks"],
+  "s004.ex5-3.t64.rtx_blocks": BY_SUFFIX["rtx_blocks"],
+  "s004.ex5-3.t128.rtx_blocks": BY_SUFFIX["rtx_blocks"],
 }
-BY_SUFFIX = {
-  "local": lambda i: tile(i).working_set_bytes / KIB,
-  "readA": lambda i: tile(i).a_read_bytes / MIB,
-  "readW": lambda i: tile(i).b_read_bytes / MIB,
-  "traffic": lambda i: tile(i).total_bytes / MIB,
-  "ai": lambda i: tile(i).intensity,
-  "mfu_cap": peak_share,
-  "rtx_blocks": lambda i: blocks_in_shared_memory(tile(i).working_set_bytes),
-}
 
 
-def computed(identifier, inputs):
-  if identifier in COMPUTED:
-    return COMPUTED[identifier](inputs)
-  if identifier.startswith("s000.l2hit.launchorder"):
-    return launch_order(inputs)
-  if identifier.startswith("s000.l2hit"):
-    return rectangle(inputs)
-  if identifier.startswith(("s000.db", "s000.async")):
-    return staged_bytes(inputs)
-  if identifier.startswith("s004.ex5-3.t"):
-    return BY_SUFFIX[identifier.rsplit(".", 1)[1]](inputs)
-  return residency_part(inputs)
-
-
-@pytest.mark.parametrize(
-  "identifier", [identifier for identifier in BY_ID if not identifier.startswith("s004.hw")]
-)
+@golden.each(COMPUTED)
 def test_golden_value(identifier):
-  value = BY_ID[identifier]
-  result = computed(identifier, value["inputs"])
-  if value["tolerance"] == 0:
-    assert (
-      result == pytest.approx(value["expected"], rel=1e-12)
-      if isinstance(result, float)
-      else result == value["expected"]
-    )
-  else:
-    assert result == pytest.approx(value["expected"], rel=value["tolerance"])
+  golden.check(identifier, COMPUTED)
 
 
 @pytest.mark.parametrize(
   ("identifier", "facts"), [("s004.hw.h100", h100_facts), ("s004.hw.rtx_pro_6000", rtx_facts)]
 )
 def test_profiles_hold_the_data_the_text_gives(identifier, facts):
-  expected = BY_ID[identifier]["expected"]
+  expected = golden.VALUES[identifier]["expected"]
   ours = facts(None)
   assert ours == {name: expected[name] for name in ours}
