@@ -10,10 +10,10 @@ in whatever order a sum of K products is taken
 
 from typing import Literal
 
-Accumulate = Literal["ieee", "tensor_core"]
+Accumulate = Literal["ieee", "tensor_core", "tensor_core_fp8"]
 
 # u of one float32 addition: half a unit in the last place rounded to nearest, a whole one cut off
-UNIT_ROUNDOFF = {"ieee": 2.0**-24, "tensor_core": 2.0**-23}
+UNIT_ROUNDOFF = {"ieee": 2.0**-24, "tensor_core": 2.0**-23, "tensor_core_fp8": 2.0**-13}
 
 # Products that one tensor core addition takes in, at the least: 4 on V100. A100 takes 8 of
 # bfloat16 and float16, with guard bits that make the cut-off of an addend smaller.
@@ -44,12 +44,19 @@ def accumulation_depth(k: int, chunk: int | None = None, *, accumulate: Accumula
   most for the smallest n, 4. So c products cost c + ceil(c / 4) in place of
   c - 1.
 
+  "tensor_core_fp8" is the same with 13 fraction bits in place of 23, which is
+  what Hopper's keep of products of 8-bit floats (DeepSeek-AI, "DeepSeek-V3
+  Technical Report", arXiv:2412.19437, section 3.5.2: the highest 14 bits).
+  A kernel on them has float32's accuracy only as far as it ends a chunk's sum
+  and adds it to a float32 one, and `chunk` says how often.
+
   Args:
     k: Products summed, at least 0.
     chunk: Products summed on their own before they are added to the rest;
       None: nothing is known about the order.
     accumulate: "ieee" for float32 additions rounded to nearest,
-      "tensor_core" for tensor core accumulation.
+      "tensor_core" for tensor core accumulation, "tensor_core_fp8" for that of
+      8-bit floats on Hopper.
 
   Returns:
     The count d, 0 for k = 0.
@@ -62,12 +69,15 @@ def accumulation_depth(k: int, chunk: int | None = None, *, accumulate: Accumula
   if chunk is not None and chunk < 1:
     raise ValueError(f"accumulation_chunk={chunk}: expected at least 1, or None for any order")
   if accumulate not in UNIT_ROUNDOFF:
-    raise ValueError(f"accumulate={accumulate!r}: expected 'ieee' or 'tensor_core'")
+    raise ValueError(
+      f"accumulate={accumulate!r}: expected 'ieee' or 'tensor_core', or 'tensor_core_fp8' for "
+      "8-bit operands"
+    )
   if k == 0:
     return 0
   inner = k if chunk is None else min(chunk, k)
   between = -(-k // inner) - 1
-  if accumulate == "tensor_core":
+  if accumulate != "ieee":
     return inner + -(-inner // TENSOR_CORE_PRODUCTS) + between
   return inner - 1 + between
 

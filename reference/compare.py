@@ -98,6 +98,23 @@ def check_matmul(
   )
 
 
+def result_blocks(
+  shape: tuple[int, ...], k: int
+) -> Iterator[tuple[tuple[int, ...], slice, list[slice]]]:
+  """Cuts a product of `shape` [..., M, N], K terms a sum, into blocks that hold memory down.
+
+  Yields (outer, columns, rows): an index of the leading dimensions, columns of
+  B and, for these, one after the other, rows of A.
+  """
+  *batch, m, n = shape
+  widest = max(1, _OPERAND_BLOCK_ELEMENTS // max(k, 1))
+  columns = max(1, min(n, widest, _RESULT_BLOCK_ELEMENTS))
+  rows = max(1, min(m, widest, _RESULT_BLOCK_ELEMENTS // columns))
+  for outer in np.ndindex(*batch):
+    for column_span in _spans(n, columns):
+      yield outer, column_span, list(_spans(m, rows))
+
+
 def _matmul_blocks(
   model: MatmulModel,
   a: npt.NDArray[np.generic],
@@ -107,30 +124,26 @@ def _matmul_blocks(
   *,
   flush_subnormals: bool,
 ) -> Iterator[tuple[Block, Bounded]]:
-  """Cuts act(A·B + bias), of `shape`, into blocks that hold memory down."""
+  """What act(A·B + bias), of `shape`, may be, block by block."""
   *batch, m, n = shape
   k = model.product.k
   a = np.broadcast_to(a, (*batch, m, k))
   b = np.broadcast_to(b, (*batch, k, n))
   bias = None if bias is None else np.broadcast_to(bias, shape)
-  widest = max(1, _OPERAND_BLOCK_ELEMENTS // max(k, 1))
-  columns = max(1, min(n, widest, _RESULT_BLOCK_ELEMENTS))
-  rows = max(1, min(m, widest, _RESULT_BLOCK_ELEMENTS // columns))
 
   def exactly(values: npt.NDArray[np.generic]) -> Bounded:
     return Bounded.of(values, flush_subnormals=flush_subnormals)
 
-  for outer in np.ndindex(*batch):
-    for column_span in _spans(n, columns):
-      b_slice = exactly(b[outer][:, column_span])
-      for row_span in _spans(m, rows):
-        block = (*outer, row_span, column_span)
-        yield (
-          block,
-          model.evaluate(
-            exactly(a[outer][row_span]), b_slice, None if bias is None else exactly(bias[block])
-          ),
-        )
+  for outer, column_span, row_spans in result_blocks(shape, k):
+    b_slice = exactly(b[outer][:, column_span])
+    for row_span in row_spans:
+      block: Block = (*outer, row_span, column_span)
+      yield (
+        block,
+        model.evaluate(
+          exactly(a[outer][row_span]), b_slice, None if bias is None else exactly(bias[block])
+        ),
+      )
 
 
 def assert_matmul_close(

@@ -102,6 +102,50 @@ _FORMATS = {
   )
 }
 
+# The codes of symmetric 8-bit integer quantisation, -127..127: a fixed-point format, which is a
+# floating-point one whose finite values are all subnormal, 1 apart. -128 is no code. There is no
+# NaN, so rounding one gives 0.
+INT8_CODES = FloatFormat(
+  dtype=np.dtype(np.int8),
+  precision=7,
+  min_exponent=6,
+  max_finite=127.0,
+  has_infinity=False,
+  bits_dtype=np.dtype(np.uint8),
+)
+
+_CODE_FORMATS = {
+  fmt.dtype: fmt for fmt in (_FORMATS[np.dtype(ml_dtypes.float8_e4m3fn)], INT8_CODES)
+}
+
+
+def _look_up(
+  formats: dict[np.dtype[Any], FloatFormat], dtype: npt.DTypeLike, name: str
+) -> FloatFormat:
+  try:
+    return formats[np.dtype(dtype)]
+  except (KeyError, TypeError):
+    known = ", ".join(fmt.name for fmt in formats.values())
+    raise ValueError(f"{name}={dtype!r}: expected one of {known}") from None
+
+
+def code_format(dtype: npt.DTypeLike, *, name: str = "dtype") -> FloatFormat:
+  """The description of a dtype that quantisation stores: float8_e4m3fn or int8.
+
+  Raises:
+    ValueError: `dtype` is another one.
+  """
+  return _look_up(_CODE_FORMATS, dtype, name)
+
+
+def value_format(dtype: npt.DTypeLike, *, name: str = "dtype") -> FloatFormat:
+  """The description of a floating-point dtype, or of int8 codes.
+
+  Raises:
+    ValueError: `dtype` is another one.
+  """
+  return _look_up(_FORMATS | _CODE_FORMATS, dtype, name)
+
 
 def float_format(dtype: npt.DTypeLike, *, name: str = "dtype") -> FloatFormat:
   """The description of `dtype`.
@@ -113,11 +157,7 @@ def float_format(dtype: npt.DTypeLike, *, name: str = "dtype") -> FloatFormat:
   Raises:
     ValueError: `dtype` is not one of the known floating-point formats.
   """
-  known = ", ".join(fmt.name for fmt in _FORMATS.values())
-  try:
-    return _FORMATS[np.dtype(dtype)]
-  except (KeyError, TypeError):
-    raise ValueError(f"{name}={dtype!r}: expected one of {known}") from None
+  return _look_up(_FORMATS, dtype, name)
 
 
 def to_float64(x: npt.ArrayLike, *, name: str = "x") -> Float64Array:

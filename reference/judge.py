@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reference.bounded import Bounded
-from reference.formats import Float64Array, float_format, to_float64
+from reference.formats import Float64Array, to_float64, value_format
 from reference.spacing import ulp
 
 Index = tuple[int, ...]
@@ -167,7 +167,7 @@ def check_blocks(
   Raises:
     ValueError: the dtype is unknown.
   """
-  fmt = float_format(actual.dtype, name="actual.dtype")
+  fmt = value_format(actual.dtype, name="actual.dtype")
   tally = _Tally()
   done = 0
   for block, expected in blocks:

@@ -20,26 +20,32 @@ from reference.rounding import round_to
 
 
 def result_shape(
-  a: npt.NDArray[Any], b: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None
+  a: npt.NDArray[Any],
+  b: npt.NDArray[Any],
+  bias: npt.NDArray[Any] | None = None,
+  *,
+  names: tuple[str, str] = ("a", "b"),
 ) -> tuple[int, ...]:
-  """Shape of A·B + bias with leading batch dimensions broadcast.
+  """Shape of A·B + bias with leading batch dimensions broadcast; `names` are for errors.
 
   Raises:
     ValueError: a shape does not fit.
   """
-  for name, operand in (("a", a), ("b", b)):
+  first, second = names
+  for name, operand in ((first, a), (second, b)):
     if operand.ndim < 2:
       raise ValueError(f"{name}.shape={operand.shape}: expected at least 2 dimensions")
   if a.shape[-1] != b.shape[-2]:
     raise ValueError(
-      f"b.shape={b.shape}: expected {a.shape[-1]} rows, the columns of a with shape {a.shape}"
+      f"{second}.shape={b.shape}: expected {a.shape[-1]} rows, the columns of {first} with shape "
+      f"{a.shape}"
     )
   try:
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
   except ValueError:
     raise ValueError(
-      f"b.shape={b.shape}: leading dimensions {b.shape[:-2]} do not broadcast with "
-      f"{a.shape[:-2]} of a"
+      f"{second}.shape={b.shape}: leading dimensions {b.shape[:-2]} do not broadcast with "
+      f"{a.shape[:-2]} of {first}"
     ) from None
   shape = (*batch, a.shape[-2], b.shape[-1])
   if bias is not None:

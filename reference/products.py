@@ -44,12 +44,19 @@ class ProductModel:
       ValueError: an option or dtype is one the bound does not cover.
     """
     depth = accumulation_depth(k, accumulation_chunk, accumulate=accumulate)
-    if accumulate == "tensor_core":
+    if accumulate != "ieee":
+      eight_bits = accumulate == "tensor_core_fp8"
       for name, fmt in (("a", a_format), ("b", b_format)):
-        if fmt.dtype.itemsize == 1:
+        if eight_bits and fmt.dtype.itemsize > 1:
+          raise ValueError(
+            f"accumulate='tensor_core_fp8' with {name}.dtype={fmt.name}: expected float8_e4m3fn, "
+            "or 'tensor_core'"
+          )
+        if not eight_bits and fmt.dtype.itemsize == 1:
           raise ValueError(
             f"accumulate='tensor_core' with {name}.dtype={fmt.name}: tensor cores may keep fewer "
-            "than float32's bits of an 8-bit product sum; expected a 16-bit dtype or 'ieee'"
+            "than float32's bits of an 8-bit product sum; expected a 16-bit dtype or 'ieee', or "
+            "'tensor_core_fp8', which bounds what they keep"
           )
     # p_a + p_b <= 24 significand bits: the product fits float32 (see bounded_matmul)
     exact_products = a_format.precision + b_format.precision <= FLOAT32.precision

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reference.formats import float_format, to_float64
+from reference.formats import Float64Array, FloatFormat, float_format, to_float64
 
 RoundingMode = Literal["nearest_even", "truncate"]
 
@@ -51,10 +51,19 @@ def round_to(
   if mode not in ("nearest_even", "truncate"):
     raise ValueError(f"mode={mode!r}: expected 'nearest_even' or 'truncate'")
   fmt = float_format(dtype)
-  values = to_float64(x)
+  return round_to_format(to_float64(x), fmt, mode=mode, saturate=saturate)
+
+
+def round_to_format(
+  values: Float64Array,
+  fmt: FloatFormat,
+  *,
+  mode: RoundingMode = "nearest_even",
+  saturate: bool | None = None,
+) -> npt.NDArray[Any]:
+  """`round_to` for a format, int8 codes included: NaN, which they lack, becomes 0."""
   if saturate is None:
     saturate = not fmt.has_infinity
-
   quantum = fmt.quantum_exponent(values)
   with np.errstate(invalid="ignore"):  # signalling NaNs
     scaled = np.ldexp(values, -quantum)
@@ -72,5 +81,7 @@ def round_to(
       beyond &= ~beyond_finite
     overflow = np.inf if fmt.has_infinity else np.nan
     rounded = np.where(beyond, np.copysign(overflow, values), rounded)
+  if fmt.dtype.kind == "i":
+    rounded = np.where(np.isnan(rounded), 0.0, rounded)
   # every value is one of `dtype` now, so this cast, through float32 or not, is exact
   return np.asarray(rounded, dtype=np.float64).astype(fmt.dtype)

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from reference.formats import Float64Array, float_format, to_float64
+from reference.formats import Float64Array, float_format, to_float64, value_format
 from reference.rounding import round_to
 
 # What ulp_distance answers for a NaN against a number: more than any two numbers are apart.
@@ -23,7 +23,8 @@ def ulp(x: npt.ArrayLike, dtype: npt.DTypeLike) -> Float64Array:
 
   Args:
     x: Real array of any shape; need not be representable in `dtype`.
-    dtype: float64, float32, float16, bfloat16 or float8_e4m3fn.
+    dtype: float64, float32, float16, bfloat16 or float8_e4m3fn; int8 for
+      quantisation codes, which are 1 apart.
 
   Returns:
     float64 array of the shape of `x`.
@@ -31,7 +32,7 @@ def ulp(x: npt.ArrayLike, dtype: npt.DTypeLike) -> Float64Array:
   Raises:
     ValueError: `dtype` is unknown, or `x` is not exact in float64.
   """
-  fmt = float_format(dtype)
+  fmt = value_format(dtype)
   values = to_float64(x)
   quantum = fmt.quantum_exponent(np.minimum(np.abs(values), fmt.max_finite))
   return np.where(np.isfinite(values), np.ldexp(1.0, quantum), np.nan)

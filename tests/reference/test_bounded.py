@@ -51,7 +51,7 @@ def bfloat16_of(x):
 # Operations on their own: every v_x, v_y the errors allow, float32 arithmetic on them.
 
 
-@pytest.mark.parametrize("operation", ["add", "multiply"])
+@pytest.mark.parametrize("operation", ["add", "multiply", "divide"])
 def test_a_float32_operation_on_any_allowed_operands_is_allowed(operation):
   rng = np.random.default_rng(0)
   size = 4000
@@ -60,9 +60,11 @@ def test_a_float32_operation_on_any_allowed_operands_is_allowed(operation):
     np.abs(v) * 2.0 ** rng.integers(-30, 3, size).astype(float) * rng.integers(0, 2, size)
     for v in (x, y)
   )
+  if operation == "divide":
+    y_error = np.minimum(y_error, np.abs(y) / 2)  # a divisor that may be zero promises nothing
   bounded_x, bounded_y = Bounded.within(x, x_error), Bounded.within(y, y_error)
   result = getattr(bounded_x, operation)(bounded_y, flush_subnormals=False)
-  numpy_operation = {"add": np.add, "multiply": np.multiply}[operation]
+  numpy_operation = {"add": np.add, "multiply": np.multiply, "divide": np.divide}[operation]
   np.testing.assert_array_equal(result.exact, numpy_operation(x, y))
   largest = 0.0
   for shift_x in (-1, -0.3, 0, 1):
@@ -79,9 +81,13 @@ def test_a_float32_operation_on_any_allowed_operands_is_allowed(operation):
 
 
 def test_one_last_place_too_much_is_not_allowed():
-  x, y = np.array([1.25], F32), np.array([1.5], F32)  # sum and product are exact
-  for operation, value in (("add", 2.75), ("multiply", 1.875)):
-    result = getattr(Bounded.of(x), operation)(Bounded.of(y))
+  x = np.array([1.25], F32)  # sum, product and quotient are exact
+  for operation, y, value in (
+    ("add", [1.5], 2.75),
+    ("multiply", [1.5], 1.875),
+    ("divide", [0.5], 2.5),
+  ):
+    result = getattr(Bounded.of(x), operation)(Bounded.of(np.array(y, F32)))
     assert fraction(np.array([value], F32), result) == 0
     spacing = np.spacing(F32(value))
     assert fraction(np.array([value + spacing], F32), result) > 1
@@ -147,6 +153,56 @@ def test_infinities_spread_with_the_sign_they_can_have(
       assert bool(result.may_overflow[0]) is may_overflow
     if not np.isfinite(exact):
       assert result.error[0] == 0
+
+
+@pytest.mark.parametrize(
+  ("x", "y", "exact", "may_overflow", "unbounded"),
+  [
+    ((6.0, 0.1), (2.0, 0.1), 3.0, False, False),
+    ((6.0, 0.1, True), (-2.0, 0.1), -3.0, True, False),
+    ((6.0, 0.1, True), (2.0, 2.5), 3.0, True, True),  # an infinity of either sign
+    ((6.0,), (2.0, 2.0), 3.0, False, True),
+    ((6.0,), (2.0, 0.0, True), 3.0, False, True),
+    ((6.0,), (0.0,), INF, False, False),
+    ((-6.0, 1.0), (0.0,), -INF, False, False),
+    ((1.0, 2.0), (0.0,), INF, False, True),  # of either sign, or NaN
+    ((0.0,), (0.0,), NAN, False, False),
+    ((0.0, 1.0), (0.0,), NAN, False, False),
+    ((INF,), (2.0, 0.1), INF, False, False),
+    ((INF,), (0.1, 0.2), INF, False, True),
+    ((6.0, 0.1), (INF,), 0.0, False, False),
+    ((6.0, 0.1, True), (INF,), 0.0, True, True),  # inf / inf
+    ((INF,), (INF,), NAN, False, False),
+    ((2.0**127,), (0.25,), 2.0**129, True, False),
+    ((NAN,), (0.1, 0.2), NAN, False, False),
+  ],
+)
+def test_quotients_and_what_may_be_infinite_in_them(x, y, exact, may_overflow, unbounded):
+  result = described(*x).divide(described(*y))
+  assert result.exact[0] == pytest.approx(exact, nan_ok=True)
+  assert bool(result.unbounded[0]) is unbounded
+  if not unbounded:
+    assert bool(result.may_overflow[0]) is may_overflow
+  if not np.isfinite(exact):
+    assert result.error[0] == 0
+
+
+def test_a_quotient_within_two_ulp_needs_four_roundoffs():
+  rng = np.random.default_rng(1)
+  x, y = (rng.uniform(1, 2, 3000).astype(F32) for _ in range(2))
+  approximate = np.nextafter(x / y, F32(9))
+  exactly = Bounded.of(x).divide(Bounded.of(y))
+  assert fraction(x / y, exactly) <= 1
+  assert fraction(approximate, exactly) > 1
+  assert fraction(approximate, Bounded.of(x).divide(Bounded.of(y), roundoffs=4.0)) <= 1
+
+
+def test_int8_codes_are_quantised_values_without_nan():
+  x = Bounded.within([0.5, 1.5, -126.5, 300.0, -1e9, NAN, INF, 2.49], [0, 0, 0, 0, 0, 0, 0, 0.02])
+  codes = x.quantize(np.int8)
+  np.testing.assert_array_equal(codes.exact, [0, 2, -126, 127, -127, 0, 127, 2])
+  np.testing.assert_array_equal(codes.error, [0, 0, 0, 0, 0, 0, 0, 1])
+  assert not codes.bound[:7].any()
 
 
 def test_rounding_past_zero_to_the_infinity_of_the_other_sign_promises_nothing():

@@ -71,8 +71,20 @@ def float32_silu_forms():
     "quotient": lambda t: t / (one + np.exp(-t)),
     "sigmoid": lambda t: t * (one / (one + np.exp(-t))),
     "exp2": lambda t: t / (one + np.exp2(-t * log2e)),
-    "flushed_sigmoid": lambda t: t * flush(one / (one + np.exp(-t))),
+    "halves": lambda t: flush(np.where(t < 0, t * half(t) * half(t), t) / (one + half(t) ** 2)),
+    "halves_exp2": lambda t: (
+      np.where(t < 0, t * half(t, log2e) * half(t, log2e), t) / (one + half(t, log2e) ** 2)
+    ),
   }
+
+
+# Where exp(-t) has overflowed or the sigmoid is subnormal, what is left of silu is lost.
+KEEPS_THE_TAIL = ("halves", "halves_exp2")
+
+
+def half(t, log2e=None):
+  scaled = np.abs(t) * np.float32(-0.5)
+  return np.exp(scaled) if log2e is None else np.exp2(scaled * log2e)
 
 
 def flush(x):
@@ -81,7 +93,8 @@ def flush(x):
 
 @pytest.mark.parametrize("form", float32_silu_forms())
 def test_float32_evaluations_of_silu_keep_the_stated_error(form):
-  t = np.concatenate([np.linspace(-120, 40, 400_001), [-1e30, -1e-30, 1e-30, 1e30]])
+  lowest = -120 if form in KEEPS_THE_TAIL else -87.3
+  t = np.concatenate([np.linspace(lowest, 40, 400_001), [-1e-30, 1e-30, 1e30]])
   t = t.astype(np.float32)
   with np.errstate(over="ignore", under="ignore"):
     computed = float32_silu_forms()[form](t)
@@ -89,6 +102,16 @@ def test_float32_evaluations_of_silu_keep_the_stated_error(form):
   exact_t = t.astype(np.float64)
   error = np.abs(computed.astype(np.float64) - silu(exact_t))
   assert (error <= silu_error_bound(exact_t, np.zeros(t.shape))).all()
+
+
+@pytest.mark.parametrize("form", ["quotient", "sigmoid"])
+def test_losing_the_tail_of_silu_is_an_error(form):
+  t = np.linspace(-91.5, -88.8, 100).astype(np.float32)
+  with np.errstate(over="ignore", under="ignore"):
+    computed = flush(float32_silu_forms()[form](t)).astype(np.float64)
+  exact_t = t.astype(np.float64)
+  assert not computed.any()
+  assert (np.abs(silu(exact_t)) > silu_error_bound(exact_t, np.zeros(t.shape))).all()
 
 
 def test_silu_error_bound_rejects_half_precision_and_tanh_of_low_accuracy():

@@ -1,0 +1,1 @@
+"""Ops that work on each row: quantisation, SwiGLU, RMS normalisation; and the transpose."""
