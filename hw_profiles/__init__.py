@@ -3,7 +3,7 @@
 data/*.json → profile, registry     what a device has, with sources
 capacity/                           what fits on an SM or an Ascend core
 cost/                               what moving and computing take
-planner/                            plan, rank: an op's tile on one device
+planner/                            plan, rank: an op's tile on one device; what_helps
 sm_tiling/                          how a tile is shared out inside one SM; shared-memory banks
 matmul/                             one op: its problem, its tile, what that needs and does
 attention/                          flash_attention, forward and backward, and decode_attention
@@ -13,6 +13,7 @@ loops/                              loop nests, rearranged and judged, with witn
 selection/                          which implementation, from estimates, measurements and calls
 timeline/                           when things happen: streams, pipelines, transfers
 runtime/                            what a choice costs over many calls and a whole request
+examples/                           the course texts' values, recomputed through all of this
 validation/                         predicted against measured times
 """
 
@@ -69,6 +70,7 @@ from hw_profiles.planner.op_registry import register
 from hw_profiles.planner.plan import Schedule, plan
 from hw_profiles.planner.ranking import rank
 from hw_profiles.planner.tile_plan import TilePlan
+from hw_profiles.planner.what_helps import Change, WhatHelps, what_helps
 from hw_profiles.profile import GpuProfile, NpuProfile, Source
 from hw_profiles.registry import get_profile, list_profiles, profile_for_device_kind
 from hw_profiles.rowwise.config import RowConfig
@@ -155,7 +157,6 @@ from hw_profiles.sm_tiling.k_loop import (
   register_pipeline,
 )
 from hw_profiles.sm_tiling.lane_maps import Coverage, LaneMap, ThreadTiling, WarpTiling, coverage
-from hw_profiles.sm_tiling.loop_order import LoopAccess, OperandAccess, loop_access
 from hw_profiles.sm_tiling.mma import MmaCount, MmaShape, mma_instructions, mma_shape
 from hw_profiles.sm_tiling.register_banks import register_bank_conflicts
 from hw_profiles.sm_tiling.register_budget import RegisterBudget, register_budget, staging_registers
@@ -227,6 +228,7 @@ __all__ = [
   "Candidate",
   "ChainOperation",
   "ChainTensor",
+  "Change",
   "CheckedParameters",
   "Coalescing",
   "Collective",
@@ -256,7 +258,6 @@ __all__ = [
   "LatencyCover",
   "Launch",
   "LaunchCounts",
-  "LoopAccess",
   "MatmulConfig",
   "MatmulProblem",
   "MatmulSplit",
@@ -268,7 +269,6 @@ __all__ = [
   "MmaShape",
   "ModelError",
   "NpuProfile",
-  "OperandAccess",
   "OperatorChain",
   "PairedStatistics",
   "PendingWait",
@@ -322,6 +322,7 @@ __all__ = [
   "Wait",
   "WarpTiling",
   "Wave",
+  "WhatHelps",
   "XorLayout",
   "ZOrderLayout",
   "accumulator_placement",
@@ -368,7 +369,6 @@ __all__ = [
   "latency_cover",
   "launch_counts",
   "list_profiles",
-  "loop_access",
   "loops",
   "matmul_candidates",
   "matmul_split_traffic",
@@ -421,4 +421,5 @@ __all__ = [
   "warp_intensity",
   "warp_specialized_shared_bytes",
   "wave",
+  "what_helps",
 ]

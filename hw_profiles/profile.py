@@ -129,10 +129,18 @@ class GpuProfile(Profile):
       is the CUDA cores' rate, "tfloat32" the tensor cores'.
     has_wgmma: Warpgroup MMA (compute capability 9.0).
     has_tma: Tensor memory accelerator (9.0 and later).
-    launch_overhead_us: Device time of a launch that does nothing; None: unknown.
-    sustained_tensor_fraction: Share of `peak_flops` that full waves hold.
+    launch_overhead_us: Device time of a launch that does nothing, with tensor
+      maps, barriers and the ramp of its pipeline; None: unknown.
+    stream_launch_us: The same of a plain kernel, without these.
+    launch_gap_us: From the end of a kernel to the start of the next that needs
+      its results.
+    sustained_tensor_fraction: Share of the tensor peak that full waves hold.
+    sustained_cuda_core_fraction: The same of the float32 peak of the CUDA cores.
+    synchronous_mma_fraction: Share of the tensor peak of warps that wait for
+      each product (mma.sync), where the full rate takes queued ones.
     sustained_dram_fraction: Share of the DRAM peak that streaming reaches; None:
       unknown.
+    sustained_l2_fraction: Share of the L2 bandwidth that streaming reaches.
     pcie_bandwidth_bytes_per_s: PCIe each way: the lanes' raw rate, of which the
       128b/130b code takes 1.5 %.
     nvlink_bandwidth_bytes_per_s: NVLink, both directions together; 0: none.
@@ -171,8 +179,13 @@ class GpuProfile(Profile):
   has_wgmma: bool
   has_tma: bool
   launch_overhead_us: float | None
+  stream_launch_us: float
+  launch_gap_us: float
   sustained_tensor_fraction: float
+  sustained_cuda_core_fraction: float
+  synchronous_mma_fraction: float
   sustained_dram_fraction: float | None
+  sustained_l2_fraction: float
   pcie_bandwidth_bytes_per_s: float
   nvlink_bandwidth_bytes_per_s: float
 
@@ -236,7 +249,11 @@ class NpuProfile(Profile):
     gm_to_ub_bytes_per_cycle: MTE2 of a vector core.
     ub_to_gm_bytes_per_cycle: MTE3.
     bt_load_bytes_per_cycle: Bias into BT.
-    launch_overhead_us: Device time of a launch that does nothing.
+    launch_overhead_us: Device time of a launch of cube cores that does nothing.
+    vector_launch_us: The same of vector cores alone, the gap to the kernel before
+      included.
+    mixed_launch_us: What starting cube and vector cores together costs beside
+      `launch_overhead_us`.
     sustained_cube_fraction: Share of the cube rate that full waves hold.
     sustained_hbm_fraction: Share of the HBM peak that loads into L1 reach; None:
       unknown.
@@ -286,6 +303,8 @@ class NpuProfile(Profile):
   ub_to_gm_bytes_per_cycle: int
   bt_load_bytes_per_cycle: int
   launch_overhead_us: float
+  vector_launch_us: float
+  mixed_launch_us: float
   sustained_cube_fraction: float
   sustained_hbm_fraction: float | None
 

@@ -169,6 +169,6 @@ class _Reader:
       not math.isfinite(value) or value < 0 or (value == 0 and field not in _MAY_BE_ZERO)
     ):
       self._fail(field, f"value {value!r}: expected a positive number")
-    if field.startswith("sustained_") and value > 1:
+    if field.endswith("_fraction") and value > 1:
       self._fail(field, f"value {value!r}: expected a fraction of at most 1")
     return Source(value, entry["source"], entry["confidence"], entry.get("note", ""))

@@ -62,6 +62,13 @@ class KeyBlocks:
     return self.visited - (self.full_end - self.full_first)
 
 
+def key_offsets(
+  *, left: int | None = None, right: int | None = None, shift: Any = 0
+) -> tuple[Any | None, Any | None]:
+  """Least and largest `key - query` of what is visible, beside 0 <= key < seq_kv; None: any."""
+  return None if left is None else shift - left, None if right is None else shift + right
+
+
 def visible_keys(
   query: Any, *, seq_kv: Any, left: int | None = None, right: int | None = None, shift: Any = 0
 ) -> tuple[Any, Any]:
@@ -74,12 +81,12 @@ def visible_keys(
     right: Keys seen after it; None: all.
     shift: Position of query 0 among the keys.
   """
-  position = query + shift
-  zero = position * 0
-  first = zero if left is None else _most(position - left, zero)
+  least, largest = key_offsets(left=left, right=right, shift=shift)
+  zero = (query + shift) * 0
+  first = zero if least is None else _most(query + least, zero)
   end = zero + seq_kv
-  if right is not None:
-    end = _most(_least(position + right + 1, end), zero)
+  if largest is not None:
+    end = _most(_least(query + largest + 1, end), zero)
   return _least(first, end), end
 
 

@@ -6,7 +6,6 @@ registers. A step's products wait for its softmax and the other way round.
 """
 
 from hw_profiles.arguments import ceil_div, round_up
-from hw_profiles.attention.calibration import SYNCHRONOUS_MMA_FRACTION
 from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.passes import AttentionPass, attention_passes
 from hw_profiles.attention.problem import AttentionProblem
@@ -190,9 +189,10 @@ def demand(problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile) 
 def _rate_assumption(gpu: GpuProfile) -> tuple[str, ...]:
   if not gpu.has_wgmma:
     return ()
+  waited = gpu.source("synchronous_mma_fraction")
   return (
-    f"products that are waited for reach {100 * SYNCHRONOUS_MMA_FRACTION.value:.0f} % of the"
-    f" wgmma rate ({SYNCHRONOUS_MMA_FRACTION.confidence})",
+    f"products that are waited for reach {100 * waited.value:.0f} % of the wgmma rate"
+    f" ({waited.confidence})",
   )
 
 
@@ -213,6 +213,6 @@ def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
     operand_reads_per_step=readers * ceil_div(len(products), len(one.streamed)),
     kept_reads_per_step=1,
     exposed_softmax=1.0,
-    rate_fraction=SYNCHRONOUS_MMA_FRACTION.value if gpu.has_wgmma else 1.0,
+    rate_fraction=gpu.synchronous_mma_fraction,
     notes=padding_notes(one, padded_dim),
   )

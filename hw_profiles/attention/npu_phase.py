@@ -3,7 +3,6 @@
 import dataclasses
 
 from hw_profiles.attention.block_visits import CoreLoad
-from hw_profiles.attention.calibration import MIXED_LAUNCH_US
 from hw_profiles.cost.device_time import DeviceTime, device_time
 from hw_profiles.cost.npu_time import NpuAmounts, pipe_times_us
 from hw_profiles.profile import NpuProfile, known
@@ -79,5 +78,5 @@ def npu_phases_time(
   for streamed_bytes in streamed_passes:
     times_us["hbm"] = times_us.get("hbm", 0.0) + streamed_bytes / hbm_rate * 1e6
     total_us += streamed_bytes / hbm_rate * 1e6
-  times_us["launch"] = kernels * (npu.launch_overhead_us + MIXED_LAUNCH_US.value)
+  times_us["launch"] = kernels * (npu.launch_overhead_us + npu.mixed_launch_us)
   return device_time(times_us, total_us + times_us["launch"])

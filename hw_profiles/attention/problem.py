@@ -93,6 +93,11 @@ class AttentionProblem:
     return self.window if isinstance(self.window, tuple) else (self.window, self.window)
 
   @property
+  def op_name(self) -> str:
+    """ "flash_attention" or "flash_attention_backward"."""
+    return "flash_attention_backward" if self.backward else "flash_attention"
+
+  @property
   def mask(self) -> AttentionMask:
     """Which keys a query sees."""
     left, right = self.window_sides

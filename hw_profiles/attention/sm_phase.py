@@ -1,13 +1,11 @@
 """Time of one attention kernel on SMs, whose tiles differ in length."""
 
 import dataclasses
-from typing import Literal
 
 from hw_profiles.arguments import ceil_div
 from hw_profiles.attention.block_visits import CoreLoad
-from hw_profiles.attention.calibration import KERNEL_BOUNDARY_US
 from hw_profiles.cost.device_time import DeviceTime
-from hw_profiles.cost.sm_time import SmAmounts, resource_times_us
+from hw_profiles.cost.sm_time import Arithmetic, SmAmounts, resource_times_us
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.profile import GpuProfile, known
 
@@ -35,7 +33,7 @@ class SmPhase:
   per_step: SmAmounts
   per_tile: SmAmounts
   flops_per_s: float
-  arithmetic: Literal["tensor_cores", "cuda_cores"]
+  arithmetic: Arithmetic
   exposed_softmax: float
   dram_bytes: int
   resident_blocks: int
@@ -69,7 +67,8 @@ def sm_phases_time(
     the longest of those that overlap, and epilogue.
   """
   kernels = len(phases) + len(streamed_passes)
-  launch_us = known(gpu.launch_overhead_us, 0.0) + max(kernels - 1, 0) * KERNEL_BOUNDARY_US.value
+  following_us = gpu.launch_gap_us + gpu.stream_launch_us
+  launch_us = known(gpu.launch_overhead_us, 0.0) + max(kernels - 1, 0) * following_us
   times_us = {"launch": launch_us}
   # what the total is the sum of, by the resource that sets each part
   set_by_us = {"launch": launch_us}
@@ -94,8 +93,8 @@ def _dram_rate(gpu: GpuProfile) -> float:
 
 def _phase_us(gpu: GpuProfile, phase: SmPhase) -> tuple[dict[str, float], dict[str, float]]:
   """Busy time of each resource, and the parts that add up, by what sets each."""
-  step = resource_times_us(gpu, phase.per_step, phase.flops_per_s)
-  once = resource_times_us(gpu, phase.per_tile, phase.flops_per_s)
+  step = resource_times_us(gpu, phase.per_step, phase.flops_per_s, phase.arithmetic)
+  once = resource_times_us(gpu, phase.per_tile, phase.flops_per_s, phase.arithmetic)
   steps, tiles = phase.load.steps, phase.load.tiles
   blocks = max(1, min(phase.resident_blocks, tiles))
   slots = blocks * phase.num_stages

@@ -113,7 +113,8 @@ def tier_roofline(
 
   An optimisation pays if it lowers the demand on the tier that binds; where data
   sit nearer, more bytes move at a higher bandwidth. Latency does not enter: enough
-  work in flight hides it (`in_flight`).
+  work in flight hides it (`in_flight`). For rates that no profile has there is
+  `tier_ceilings`.
 
   Args:
     profile: The device or its name.

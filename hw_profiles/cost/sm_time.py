@@ -8,6 +8,9 @@ from hw_profiles.arguments import ceil_div
 from hw_profiles.cost.device_time import DeviceTime, device_time
 from hw_profiles.profile import GpuProfile, known
 
+Arithmetic = Literal["tensor_cores", "cuda_cores"]
+"""What does the operations that a kernel is there for."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SmAmounts:
@@ -58,7 +61,7 @@ class SmWork:
   resident_blocks: int
   num_stages: int
   persistent: bool
-  arithmetic: Literal["tensor_cores", "cuda_cores"] = "tensor_cores"
+  arithmetic: Arithmetic = "tensor_cores"
 
 
 def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
@@ -94,7 +97,7 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   slots = blocks * work.num_stages
   steps = rounds * work.steps
 
-  step = resource_times_us(gpu, work.per_step, work.flops_per_s)
+  step = resource_times_us(gpu, work.per_step, work.flops_per_s, work.arithmetic)
   latency_us = gpu.dram_latency_ns / 1e3
   slot_us = latency_us + step["l2"] + max(step["arithmetic"], step["special_functions"])
 
@@ -114,7 +117,8 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   }
   if work.per_step.special_functions:
     overlapped["special_functions"] = steps * step["special_functions"]
-  epilogue_us = sum(resource_times_us(gpu, work.per_tile, work.flops_per_s).values())
+  once = resource_times_us(gpu, work.per_tile, work.flops_per_s, work.arithmetic)
+  epilogue_us = sum(once.values())
   times_us = {
     **overlapped,
     "epilogue": ceil_div(rounds, blocks) * epilogue_us,
@@ -126,14 +130,24 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   return device_time(times_us, total_us)
 
 
-def resource_times_us(gpu: GpuProfile, amounts: SmAmounts, flops_per_s: float) -> dict[str, float]:
+def resource_times_us(
+  gpu: GpuProfile,
+  amounts: SmAmounts,
+  flops_per_s: float,
+  arithmetic: Arithmetic = "tensor_cores",
+) -> dict[str, float]:
   """Time of each resource of one SM for `amounts`.
 
-  `flops_per_s` is the peak of the arithmetic that does `amounts.flops`, all SMs
+  `flops_per_s` is the peak of what does `amounts.flops`, the `arithmetic`, all SMs
   together; the keys are "arithmetic", "l2", "shared_memory", "special_functions"
   and "cuda_cores", whose peak counts a multiply-add as two.
   """
-  flops_rate = flops_per_s / gpu.sm_count * gpu.sustained_tensor_fraction
+  sustained = (
+    gpu.sustained_cuda_core_fraction
+    if arithmetic == "cuda_cores"
+    else gpu.sustained_tensor_fraction
+  )
+  flops_rate = flops_per_s / gpu.sm_count * sustained
   l2_rate = known(gpu.l2_bandwidth_bytes_per_s, math.inf) / gpu.sm_count
   shared_rate = gpu.shared_bytes_per_cycle_per_sm * gpu.clock_hz
   special_rate = gpu.special_functions_per_cycle_per_sm * gpu.clock_hz

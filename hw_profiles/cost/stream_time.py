@@ -12,23 +12,6 @@ from hw_profiles.cost.device_time import DeviceTime, device_time
 from hw_profiles.cost.sm_time import SmAmounts, resource_times_us
 from hw_profiles.profile import GpuProfile, NpuProfile, known
 
-# Start and end of a plain kernel on an SM, as a device timer sees it, without
-# tensor maps, barriers or a ramp of its pipeline. Calibrated on one row: 12288
-# columns of SwiGLU take XLA 0.96 us on an H200, of which 0.6 are a load's latency.
-SM_LAUNCH_US = 0.35
-# From the end of one kernel to the start of the next that needs its results:
-# 36 one-row kernels in one chain take 78 us of wall time on an H200, 2.17 each
-# (same bench), of which the kernel itself is 0.96.
-SM_LAUNCH_GAP_US = 1.2
-# Share of the profile's L2 bandwidth, a port limit, that streaming reaches.
-# Calibrated on SwiGLU of 1024 x 12288 bfloat16 from a warm L2 of an RTX PRO 6000:
-# 75.5 MB in 7.68 us, 0.7 of it launch and latency, are 10.8 of 15.7 TB/s.
-L2_STREAM_FRACTION = 0.69
-# The same as `SM_LAUNCH_US` on vector cores, the gap included. Calibrated on two of
-# the framework's published 950PR times: GELU of 1 000 003 bfloat16 in 4.4 us less 2.5
-# of HBM, quantised rows of 1024 x 1024 float16 in 5.4 less 2.0. The profile's
-# `launch_overhead_us` is that of kernels which start the cube cores, too.
-AIV_LAUNCH_US = 2.5
 # A transfer between GM and UB reaches the full rate from 16 KiB on: a smaller
 # one takes as long (A2/A3 practice guide, as `NpuProfile.gm_alignment_bytes`).
 FULL_RATE_TRANSFER_BYTES = 16384
@@ -86,8 +69,8 @@ def sm_stream_time(gpu: GpuProfile, passes: tuple[SmPass, ...]) -> DeviceTime:
   for one in passes:
     rounds = ceil_div(one.programs, gpu.sm_count)
     blocks = max(1, min(one.resident_blocks, rounds))
-    part = resource_times_us(gpu, one.per_program, gpu.peak_flops["float32"])
-    l2_us = part["l2"] / L2_STREAM_FRACTION
+    part = resource_times_us(gpu, one.per_program, gpu.peak_flops["float32"], "cuda_cores")
+    l2_us = part["l2"] / gpu.sustained_l2_fraction
     arithmetic_us = part["arithmetic"] + part["cuda_cores"]
     place_us = (
       one.round_trips * latency_us
@@ -110,7 +93,7 @@ def sm_stream_time(gpu: GpuProfile, passes: tuple[SmPass, ...]) -> DeviceTime:
     if one.programs:
       total_us += max(places_us, latency_us + max(busy.values()))
   launches = len(passes)
-  launch_us = launches * SM_LAUNCH_US + max(launches - 1, 0) * SM_LAUNCH_GAP_US
+  launch_us = launches * gpu.stream_launch_us + max(launches - 1, 0) * gpu.launch_gap_us
   times_us = {**totals, "latency": latency_total_us, "launch": launch_us}
   return device_time(times_us, launch_us + total_us)
 
@@ -202,6 +185,6 @@ def aiv_stream_time(npu: NpuProfile, passes: tuple[AivPass, ...]) -> DeviceTime:
     hbm_us = one.hbm_bytes / rate * 1e6
     totals["hbm"] += hbm_us
     total_us += max(phases_us, hbm_us)
-  launch_us = len(passes) * AIV_LAUNCH_US
+  launch_us = len(passes) * npu.vector_launch_us
   times_us = {**totals, "launch": launch_us}
   return device_time(times_us, launch_us + total_us)

@@ -1,5 +1,6 @@
 """The tiles of a matmul worth comparing on a device."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -21,6 +22,17 @@ _GPU_STAGES = (2, 3, 4, 5, 6)
 _NPU_K_BYTES = (512, 1024)
 _NPU_STAGES = (1, 2)
 _GROUPS = (1, 4, 8)
+
+# A product of few rows streams B. Its copies do best 256 B wide and deep, with four in
+# flight: 64 x 4096 x 12288 on an H200 takes 25.8 us with 128 x 128 tiles of B in 4 stages,
+# 27.4 with 64 x 128 in 8, 29.4 with 128 x 64 in 6; the model sees only bytes.
+_STREAMED_ROWS = 64
+_STREAMED_RUN_BYTES = 256
+_STREAMED_STAGES = 4
+# Columns that a consumer finishes at a time where there is an activation: the work
+# between two wgmmas is then short enough to stay hidden (1024 x 4096 x 12288 with silu
+# on an H200: 134 us with 32 columns, 141 with 64).
+_ACTIVATED_COLUMNS = 32
 
 _Sizes = tuple[int, ...]
 
@@ -64,7 +76,40 @@ def candidates(
   ):
     if schedule == warp_specialized.NAME and block_m * block_n > _WGMMA_OUTPUTS:
       continue
-    yield MatmulConfig(block_m, block_n, depth // size, num_stages, group_m=group_m)
+    config = MatmulConfig(block_m, block_n, depth // size, num_stages, group_m=group_m)
+    if schedule == warp_specialized.NAME:
+      if not _streams_well(problem, config):
+        continue
+      config = _completed(problem, config)
+    yield config
+
+
+def _streams_well(problem: MatmulProblem, config: MatmulConfig) -> bool:
+  """Whether a tile of few rows copies B in long runs, deep and often enough."""
+  size = dtypes.size_bytes(problem.dtype)
+  few_bytes = problem.n * size < _STREAMED_RUN_BYTES or problem.k <= 4 * config.block_k
+  if problem.m > _STREAMED_ROWS or few_bytes:
+    return True
+  # two products have twice the bytes in flight at half the depth
+  # 8-bit operands lie with K innermost: their runs are as long as a step is deep
+  run = size == 1 or config.block_n * size >= _STREAMED_RUN_BYTES
+  deep = problem.products * config.block_k * size >= _STREAMED_RUN_BYTES
+  return run and deep and config.num_stages >= _STREAMED_STAGES
+
+
+def _completed(problem: MatmulProblem, config: MatmulConfig) -> MatmulConfig:
+  """The tile with the fields that the default does not suit.
+
+  One consumer where there are two products and rows for one only; narrow
+  sub-tiles in the epilogue where there is an activation.
+  """
+  if problem.products > 1 and config.block_m < 2 * warp_specialized.WGMMA_ROWS:
+    config = dataclasses.replace(config, num_consumer_warpgroups=1)
+  columns = warp_specialized.consumer_tile(config).columns
+  narrow = problem.activation is not None and columns % _ACTIVATED_COLUMNS == 0
+  if not narrow or dtypes.size_bytes(problem.result_dtype) != 2:
+    return config
+  return dataclasses.replace(config, epilogue_block_n=_ACTIVATED_COLUMNS)
 
 
 def matmul_candidates(

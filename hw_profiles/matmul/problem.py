@@ -56,6 +56,13 @@ class MatmulProblem:
     check_activation("MatmulProblem.activation", self.activation)
 
   @property
+  def op_name(self) -> str:
+    """ "matmul", "gated_matmul" of two products or "quantized_matmul" with scales."""
+    if self.products > 1:
+      return "gated_matmul"
+    return "quantized_matmul" if self.scaled else "matmul"
+
+  @property
   def result_dtype(self) -> str:
     """The dtype C is stored in."""
     return self.dtype if self.out_dtype is None else self.out_dtype

@@ -37,6 +37,10 @@ BARRIER_BYTES_PER_STAGE = 16
 # A consumer stages 64 rows, one wgmma's height, while the TMA stores the other slot.
 EPILOGUE_SLOTS = 2
 EPILOGUE_MAX_COLUMNS = 64
+# The epilogue's vectors (bias, scales) of a tile arrive while the tile before is
+# finished; they are float32 at most.
+VECTOR_SLOTS = 2
+VECTOR_ITEM_BYTES = 4
 WGMMA_ROWS = 64
 WGMMA_MAX_COLUMNS = 256
 # K of one 16-bit wgmma is 16 elements; the narrowest swizzle span is 32 B.
@@ -128,18 +132,27 @@ def epilogue_bytes(config: MatmulConfig, *, out_dtype: str) -> int:
 
 
 def warp_specialized_shared_bytes(
-  config: MatmulConfig, *, in_dtype: str, out_dtype: str | None = None, products: int = 1
+  config: MatmulConfig,
+  *,
+  in_dtype: str,
+  out_dtype: str | None = None,
+  products: int = 1,
+  bias: bool = False,
+  scaled: bool = False,
 ) -> int:
   """Shared memory of one block of the Hopper kernel.
 
       num_stages·((block_m + products·block_n)·block_k·size + 16)
         + consumers·2·64·staging_columns·out_size
+        + 2·(8 + (columns of vectors)·4)       bias: block_n; scaled: block_m + block_n
 
   Args:
     config: The tile.
     in_dtype: Dtype of A and B.
     out_dtype: Dtype of C; None: `in_dtype`.
     products: Matrices B whose tiles lie in a stage side by side.
+    bias: Whether a bias is added.
+    scaled: Whether rows and columns are scaled.
 
   Raises:
     ValueError: `config` is no MatmulConfig, or a dtype is unknown.
@@ -150,7 +163,27 @@ def warp_specialized_shared_bytes(
   operands = (config.block_m + products * config.block_n) * config.block_k * size
   stage = operands + BARRIER_BYTES_PER_STAGE
   staging = epilogue_bytes(config, out_dtype=in_dtype if out_dtype is None else out_dtype)
-  return config.num_stages * stage + staging
+  return config.num_stages * stage + staging + _vector_bytes(config, bias=bias, scaled=scaled)
+
+
+def _vector_bytes(config: MatmulConfig, *, bias: bool, scaled: bool) -> int:
+  """Slots and barriers of the epilogue's vectors."""
+  values = config.block_n * (int(bias) + int(scaled)) + config.block_m * int(scaled)
+  if not values:
+    return 0
+  return VECTOR_SLOTS * (values * VECTOR_ITEM_BYTES + BARRIER_BYTES_PER_STAGE)
+
+
+def _shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
+  """`warp_specialized_shared_bytes` of a problem."""
+  return warp_specialized_shared_bytes(
+    config,
+    in_dtype=problem.dtype,
+    out_dtype=problem.result_dtype,
+    products=problem.products,
+    bias=problem.bias,
+    scaled=problem.scaled,
+  )
 
 
 def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> tuple[Buffer, ...]:
@@ -177,6 +210,11 @@ def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> t
       consumers * EPILOGUE_SLOTS,
     ),
     Buffer("barriers", "shared", stages * BARRIER_BYTES_PER_STAGE, shared, 2 * stages),
+    *(
+      (Buffer("vectors", "shared", vectors, shared, VECTOR_SLOTS),)
+      if (vectors := _vector_bytes(config, bias=problem.bias, scaled=problem.scaled))
+      else ()
+    ),
     Buffer(
       "accumulator",
       "registers",
@@ -333,9 +371,7 @@ def _capacity_shortfalls(
 ) -> list[Shortfall]:
   found = []
   stages, consumers = config.num_stages, consumer_warpgroups(config)
-  needed = warp_specialized_shared_bytes(
-    config, in_dtype=problem.dtype, out_dtype=problem.result_dtype, products=problem.products
-  )
+  needed = _shared_bytes(problem, config)
   if needed > gpu.max_shared_bytes_per_block:
     fields = ("block_k", *larger_first(block_n=config.block_n, block_m=config.block_m))
     staged = epilogue_bytes(config, out_dtype=problem.result_dtype)
@@ -427,9 +463,7 @@ def _kernel(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Sm
   return SmKernel(
     threads=block_threads(consumers),
     registers_per_thread=launch_registers(consumers, registers_per_sm=gpu.registers_per_sm),
-    shared_bytes=warp_specialized_shared_bytes(
-      config, in_dtype=problem.dtype, out_dtype=problem.result_dtype, products=problem.products
-    ),
+    shared_bytes=_shared_bytes(problem, config),
     shared_bytes_per_step=_shared_bytes_per_step(problem, config),
     persistent=True,
     notes=(note,),

@@ -12,6 +12,7 @@ def assumptions(
   op: str,
   op_assumptions: tuple[str, ...],
   error: ModelError | None,
+  limit: str | None = None,
   time_assumptions: tuple[str, ...] | None = None,
 ) -> tuple[str, ...]:
   """The assumptions of `sm_time` or `npu_time` as this device sets them, and the op's.
@@ -21,11 +22,15 @@ def assumptions(
     op: The op's name.
     op_assumptions: What its model assumes beside.
     error: How far it was from measurements; None: never compared.
+    limit: What is known to be outside the evidence; None: nothing.
     time_assumptions: Instead of those of `sm_time` or `npu_time`, where the op's
       time is another model's.
   """
+  evidence = [_checked(device.name, op, error)]
+  if limit is not None:
+    evidence.append(f"outside the evidence: {limit}")
   if time_assumptions is not None:
-    return (*time_assumptions, *op_assumptions, _checked(device.name, op, error))
+    return (*time_assumptions, *op_assumptions, *evidence)
   of_device = _gpu(device) if isinstance(device, GpuProfile) else _npu(device)
   launch = (
     "host time is not counted"
@@ -37,7 +42,19 @@ def assumptions(
     *op_assumptions,
     launch,
     *_not_charged(device),
-    _checked(device.name, op, error),
+    *evidence,
+  )
+
+
+def beyond_measured(
+  device: GpuProfile | NpuProfile, *, op: str, error: ModelError | None, time_us: float
+) -> tuple[str, ...]:
+  """What to say of a time that is far from all that the error is of."""
+  if error is None or error.covers(time_us):
+    return ()
+  return (
+    f"outside the evidence: {time_us:,.1f} us, where the measured times of {op} on {device.name}"
+    f" are {error.shortest_us:,.1f} to {error.longest_us:,.1f} us",
   )
 
 
@@ -65,9 +82,11 @@ def _not_charged(device: GpuProfile | NpuProfile) -> tuple[str, ...]:
 def _gpu(gpu: GpuProfile) -> tuple[str, ...]:
   streamed = 100 * known(gpu.sustained_dram_fraction, 1.0)
   stated = [
-    f"full waves hold {100 * gpu.sustained_tensor_fraction:.0f} % of the arithmetic peak,"
-    f" streaming {streamed:.0f} % of the DRAM peak"
-    f" ({gpu.source('sustained_tensor_fraction').confidence})",
+    f"full waves hold {100 * gpu.sustained_tensor_fraction:.0f} % of the tensor peak"
+    f" ({gpu.source('sustained_tensor_fraction').confidence}) or"
+    f" {100 * gpu.sustained_cuda_core_fraction:.0f} % of the CUDA cores'"
+    f" ({gpu.source('sustained_cuda_core_fraction').confidence}), streaming {streamed:.0f} % of"
+    f" the DRAM peak ({gpu.source('sustained_dram_fraction').confidence})",
     f"DRAM answers in {gpu.dram_latency_ns:.0f} ns ({gpu.source('dram_latency_ns').confidence})",
   ]
   if gpu.l2_bandwidth_bytes_per_s is not None:

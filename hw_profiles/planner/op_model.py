@@ -129,7 +129,8 @@ class OpModel(Protocol[_Problem, _Config]):
 
   Attributes:
     name: As users call it, for example "matmul".
-    problem_class: By which `plan` and `rank` find the op.
+    problem_class: By which `plan` and `rank` find the op. It may have an
+      `op_name`: what a problem is called where measured times are kept.
     config_class: What a tile of it is.
   """
 

@@ -28,6 +28,16 @@ def registered() -> tuple[OpModel[Any, Any], ...]:
   return tuple(_BY_PROBLEM.values())
 
 
+def op_name(problem: object) -> str:
+  """What an op is called that is one problem of a model among several.
+
+  A problem that has an `op_name` says so itself: a matmul with two products is
+  "gated_matmul". Else it is the model's name.
+  """
+  name: str = getattr(problem, "op_name", model_of(problem).name)
+  return name
+
+
 def model_of(problem: object) -> OpModel[Any, Any]:
   """The op that `problem` is a problem of.
 

@@ -11,13 +11,13 @@ from hw_profiles.cost.sm_time import SmWork, sm_time
 from hw_profiles.cost.wave import wave
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.planner import remedy
-from hw_profiles.planner.assumptions import assumptions
+from hw_profiles.planner.assumptions import assumptions, beyond_measured
 from hw_profiles.planner.op_model import ConfigT, OpModel, ProblemT, ScheduleModel
-from hw_profiles.planner.op_registry import model_of
+from hw_profiles.planner.op_registry import model_of, op_name
 from hw_profiles.planner.tile_plan import TilePlan
 from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.registry import resolve
-from hw_profiles.validation.recorded import recorded_error
+from hw_profiles.validation.recorded import known_limit, recorded_error
 
 Schedule: TypeAlias = str
 """The name of a way of running an op ("warp_specialized"), or "auto"."""
@@ -143,7 +143,8 @@ def plan_choice(
 ) -> TilePlan[ProblemT, ConfigT]:
   """`plan` from the schedule chosen on; `requested` is what a remedy is checked with."""
   demand = choice.schedule.demand(problem, config, device)
-  error = recorded_error(model.name, device)
+  op = op_name(problem)
+  error = recorded_error(op, device)
   # what is said of a tile whether it fits or not
   common: dict[str, Any] = {
     "problem": problem,
@@ -157,9 +158,10 @@ def plan_choice(
     "grid": demand.traffic.grid,
     "assumptions": assumptions(
       device,
-      op=model.name,
+      op=op,
       op_assumptions=demand.assumptions,
       error=error,
+      limit=known_limit(op, device),
       time_assumptions=demand.time_assumptions,
     ),
     "model_error": None if error is None else error.median_absolute_relative_error,
@@ -205,7 +207,12 @@ def plan_choice(
     times_us=time.times_us,
     predicted_us=time.total_us,
     bound=time.bound,
-    notes=(*choice.notes, *demand.notes, *execution.notes),
+    notes=(
+      *choice.notes,
+      *demand.notes,
+      *execution.notes,
+      *beyond_measured(device, op=op, error=error, time_us=time.total_us),
+    ),
   )
 
 

@@ -3,14 +3,7 @@
 import functools
 
 from hw_profiles.cost.l2_reuse import L2_OPERAND_FRACTION
-from hw_profiles.cost.stream_time import (
-  AIV_LAUNCH_US,
-  FULL_RATE_TRANSFER_BYTES,
-  L2_STREAM_FRACTION,
-  SM_LAUNCH_GAP_US,
-  SM_LAUNCH_US,
-  UNALIGNED_RATE,
-)
+from hw_profiles.cost.stream_time import FULL_RATE_TRANSFER_BYTES, UNALIGNED_RATE
 from hw_profiles.profile import GpuProfile, NpuProfile
 
 _UNKNOWN = "no source gives it: nothing is charged, the time is a lower bound"
@@ -20,24 +13,26 @@ _UNKNOWN = "no source gives it: nothing is charged, the time is a lower bound"
 def sm_assumptions(gpu: GpuProfile) -> tuple[str, ...]:
   """Rates, latency and launches of `sm_stream_time`."""
   streamed = gpu.source("sustained_dram_fraction")
-  l2 = gpu.source("l2_bandwidth_bytes_per_s")
+  l2, of_l2 = gpu.source("l2_bandwidth_bytes_per_s"), gpu.source("sustained_l2_fraction")
+  launch, gap = gpu.source("stream_launch_us"), gpu.source("launch_gap_us")
   return (
     f"streaming {100 * streamed.value:.0f} % of the DRAM peak ({streamed.confidence})"
     if streamed.value is not None
     else f"share of the DRAM peak that streaming reaches: {_UNKNOWN}",
-    f"L2 delivers {100 * L2_STREAM_FRACTION:.0f} % of {l2.value / 1e12:.1f} TB/s ({l2.confidence})"
+    f"L2 delivers {100 * of_l2.value:.0f} % ({of_l2.confidence}) of {l2.value / 1e12:.1f} TB/s"
+    f" ({l2.confidence})"
     if l2.value is not None
     else f"L2 bandwidth: {_UNKNOWN}",
     f"DRAM answers in {gpu.dram_latency_ns:.0f} ns ({gpu.source('dram_latency_ns').confidence})",
-    f"a launch takes {SM_LAUNCH_US:g} us of device time beside its loads (calibrated on one row,"
-    f" h200_sxm), {SM_LAUNCH_GAP_US:g} us pass between launches that depend on one another",
+    f"a launch takes {launch.value:g} us of device time beside its loads ({launch.confidence}),"
+    f" {gap.value:g} us pass between launches that depend on one another ({gap.confidence})",
   )
 
 
 @functools.lru_cache(maxsize=64)
 def aiv_assumptions(npu: NpuProfile) -> tuple[str, ...]:
   """Rates and launches of `aiv_stream_time`."""
-  streamed = npu.source("sustained_hbm_fraction")
+  streamed, launch = npu.source("sustained_hbm_fraction"), npu.source("vector_launch_us")
   return (
     f"copies reach {100 * streamed.value:.0f} % of the HBM peak ({streamed.confidence})"
     if streamed.value is not None
@@ -45,8 +40,7 @@ def aiv_assumptions(npu: NpuProfile) -> tuple[str, ...]:
     f"a copy of less than {FULL_RATE_TRANSFER_BYTES // 1024} KiB takes as long as one of that;"
     f" runs in GM that begin off {npu.gm_alignment_bytes} B reach {100 * UNALIGNED_RATE:.0f} % of"
     " a core's rate",
-    f"a launch takes {AIV_LAUNCH_US:g} us of device time (calibrated on two short kernels,"
-    " ascend_950pr)",
+    f"a launch takes {launch.value:g} us of device time ({launch.confidence})",
   )
 
 

@@ -39,6 +39,10 @@ class TierCeilings:
 def tier_ceilings(*tiers: Tier, peak_flops_per_s: float) -> TierCeilings:
   """A roofline of several tiers: min(peak, intensity · bandwidth of each).
 
+  For one kernel whose FLOP per byte of each tier is known, on rates that are
+  given: what-if numbers, or a text's. `tier_roofline` takes bytes and a profile,
+  and gives a time.
+
   Example (V100): an inner product takes 0.25 FLOP/B from shared memory at
   12 TB/s, 3 TFLOP/s of 15.7; 8 x 8 outputs a thread lift that ceiling to 24.
 

@@ -61,6 +61,18 @@ class Comparison:
     return self.predicted_us / self.measured_us - 1
 
   @property
+  def memory_share(self) -> float:
+    """The bytes that the plans take from device memory, over what its peak moves in that time.
+
+    Above 1 part of them was in L2, or the sizes are not as stated.
+    """
+    device = _device(self.row)
+    moved = sum(
+      one.traffic_bytes.get("dram", one.traffic_bytes.get("hbm", 0)) for one in self.plans
+    )
+    return moved / device.memory_bandwidth_bytes_per_s * 1e6 / self.measured_us
+
+  @property
   def problem_key(self) -> tuple[str, str]:
     """Equal for rows of one problem on one device."""
     return self.row.device, self.row.problem_key
@@ -89,10 +101,14 @@ class Compared:
     return tuple(one for one in self.comparisons if not one.calibrates)
 
 
-def _plans(row: MeasuredRow) -> tuple[TilePlan[Any, Any], ...]:
+def _device(row: MeasuredRow) -> GpuProfile | NpuProfile:
+  """The profile of the row, with the fields that the measured device has otherwise."""
   device: GpuProfile | NpuProfile = get_profile(row.profile)
-  if row.stand_in:
-    device = dataclasses.replace(device, **row.stand_in)
+  return dataclasses.replace(device, **row.stand_in) if row.stand_in else device
+
+
+def _plans(row: MeasuredRow) -> tuple[TilePlan[Any, Any], ...]:
+  device = _device(row)
   found = []
   for model, problem in problems(row):
     requested = row.schedule or "auto"
@@ -160,6 +176,8 @@ def model_error(op: str, profile: str) -> ModelError | None:
     median_abs_log2=round(found.median_abs_log2, 3),
     p90_abs_log2=round(found.p90_abs_log2, 3),
     row_count=len(errors),
+    shortest_us=min(comparison.measured_us for comparison in reported),
+    longest_us=max(comparison.measured_us for comparison in reported),
     source=(
       f"docs/model-accuracy.md: {', '.join(devices)}"
       + (f"; {stand_ins} rows on sibling devices with fields changed" if stand_ins else "")

@@ -42,10 +42,29 @@ def _forward_and_backward(row: MeasuredRow) -> tuple[Question, ...]:
   return (Question("flash_attention", _fields(row)), *_backward(row))
 
 
+def _gated(row: MeasuredRow) -> tuple[Question, ...]:
+  return (Question("matmul", _fields(row, products=2)),)
+
+
+def _gated_unfused(row: MeasuredRow) -> tuple[Question, ...]:
+  """Two products that are written out, and the activation of one times the other."""
+  product = Question("matmul", _fields(row, activation=None))
+  rows = row.shape["m"] * row.shape.get("batch", 1)
+  finish = {"rows": rows, "columns": row.shape["n"], "dtype": row.dtype}
+  return (product, product, Question("swiglu", finish))
+
+
+def _quantized(row: MeasuredRow) -> tuple[Question, ...]:
+  return (Question("matmul", _fields(row, scaled=True)),)
+
+
 # those that are not one problem of the op they are called by
 _QUESTIONS: Mapping[str, Callable[[MeasuredRow], tuple[Question, ...]]] = {
   "flash_attention_backward": _backward,
   "flash_attention_forward_backward": _forward_and_backward,
+  "gated_matmul": _gated,
+  "gated_matmul_unfused": _gated_unfused,
+  "quantized_matmul": _quantized,
 }
 
 

@@ -9,6 +9,9 @@ from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.registry import get_profile, list_profiles
 
 RECORDED = pathlib.Path(__file__).parent / "model_errors.json"
+# A time this much beyond the measured ones is still like them.
+_MARGIN = 1.5
+LIMITS = pathlib.Path(__file__).parent / "limits.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +24,8 @@ class ModelError:
     median_abs_log2: Median of |log2(predicted / measured)|.
     p90_abs_log2: Its 90th percentile.
     row_count: Measured rows compared, none of which a constant was chosen on.
+    shortest_us: The shortest measured time among them.
+    longest_us: The longest.
     source: Which rows, from where, and with which stand-ins.
   """
 
@@ -29,7 +34,13 @@ class ModelError:
   median_abs_log2: float
   p90_abs_log2: float
   row_count: int
+  shortest_us: float
+  longest_us: float
   source: str
+
+  def covers(self, time_us: float) -> bool:
+    """Whether a time is among those that were measured, or within a factor of 1.5 of one."""
+    return self.shortest_us / _MARGIN <= time_us <= self.longest_us * _MARGIN
 
 
 @functools.cache
@@ -53,7 +64,24 @@ def recorded_error(op: str, profile: GpuProfile | NpuProfile) -> ModelError | No
     profile: The device.
   """
   error = _errors().get((op, profile.name))
-  if error is None or profile.name not in list_profiles():
-    return None
+  return error if error is not None and _is_shipped(profile) else None
+
+
+def _is_shipped(profile: GpuProfile | NpuProfile) -> bool:
+  if profile.name not in list_profiles():
+    return False
   shipped = get_profile(profile.name)
-  return error if profile is shipped or profile == shipped else None
+  return profile is shipped or profile == shipped
+
+
+@functools.cache
+def limits() -> dict[tuple[str, str], str]:
+  """Why errors are larger than aimed at, by op and profile, of those that are."""
+  document = json.loads(LIMITS.read_text(encoding="utf-8"))
+  return {(entry["op"], entry["profile"]): entry["why"] for entry in document["limits"]}
+
+
+def known_limit(op: str, profile: GpuProfile | NpuProfile) -> str | None:
+  """What of an op on a device is outside the model's evidence; None: nothing that is known."""
+  why = limits().get((op, profile.name))
+  return why if why is not None and _is_shipped(profile) else None

@@ -137,19 +137,55 @@ def test_tile_accesses_are_what_a_walk_over_the_loops_counts(sizes, order, extra
       assert access.load_bytes == 2 * elements[access.array]
 
 
+def walked(order, m, k, n):
+  """Addresses of the first full run of the inner loop, and outputs alive at once."""
+  extents = {"i": m, "k": k, "j": n}
+  touched = {"A": [], "B": [], "C": []}
+  first, last = {}, {}
+  points = list(itertools.product(*(range(extents[loop]) for loop in order)))
+  for time, point in enumerate(points):
+    at = dict(zip(order, point, strict=True))
+    if time < extents[order[-1]]:
+      touched["A"].append(at["i"] * k + at["k"])
+      touched["B"].append(at["k"] * n + at["j"])
+      touched["C"].append(at["i"] * n + at["j"])
+    output = (at["i"], at["j"])
+    first.setdefault(output, time)
+    last[output] = time
+  alive = max(
+    sum(1 for output in first if first[output] <= time <= last[output])
+    for time in range(len(points))
+  )
+  return touched, alive
+
+
 @pytest.mark.parametrize("order", ["ijk", "ikj", "jik", "jki", "kij", "kji"])
-def test_access_patterns_and_live_outputs_agree_with_the_loop_order_model(order):
-  nest = loops.reorder(loops.matmul_nest(m=24, k=40, n=56), "matmul", list(order))
-  model = hw.loop_access(order, m=24, k=40, n=56, element_bytes=2, line_bytes=64)
-  patterns = loops.access_patterns(nest, "matmul", line_bytes=64)
-  for pattern, name in zip(patterns, "ABC", strict=True):
-    assert pattern.stride_elements == model.operands[name].stride_elements
-    assert pattern.lines_per_sweep == model.operands[name].lines
+@pytest.mark.parametrize("sizes", [(4, 6, 5), (3, 40, 2), (2, 3, 70)])
+def test_access_patterns_and_live_outputs_agree_with_a_walk(order, sizes):
+  m, k, n = sizes
+  nest = loops.reorder(loops.matmul_nest(m=m, k=k, n=n, dtype="float32"), "matmul", list(order))
+  touched, alive = walked(order, m, k, n)
+  patterns = loops.access_patterns(nest, "matmul", line_bytes=32)
+  for pattern, elements in zip(patterns, touched.values(), strict=True):
+    assert pattern.lines_per_sweep == len({element * 4 // 32 for element in elements})
+    if len(elements) > 1:
+      assert pattern.stride_elements == elements[1] - elements[0]
   (accumulator,) = (
     b for b in loops.buffer_lifetimes(nest, "matmul", at=order[-1]) if b.array == "C"
   )
-  assert accumulator.elements == model.live_outputs
-  assert accumulator.bytes == model.live_output_bytes
+  assert (accumulator.elements, accumulator.bytes) == (alive, 4 * alive)
+
+
+def test_row_major_weights_want_j_inside():
+  nest = loops.matmul_nest(m=1024, k=4096, n=12288)
+  by_order = {}
+  for order in ("ijk", "ikj"):
+    changed = loops.reorder(nest, "matmul", list(order))
+    a, b, _ = loops.access_patterns(changed, "matmul")
+    (c,) = (x for x in loops.buffer_lifetimes(changed, "matmul", at=order[-1]) if x.array == "C")
+    by_order[order] = (a.kind, b.stride_elements, b.lines_per_sweep, c.elements)
+  assert by_order["ijk"] == ("contiguous", 12288, 4096, 1)
+  assert by_order["ikj"] == ("invariant", 1, 12288 * 2 // 128, 12288)
 
 
 def test_lines_of_a_strided_walk_are_those_its_elements_lie_in():

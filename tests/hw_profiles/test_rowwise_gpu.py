@@ -9,13 +9,7 @@ import pytest
 
 import hw_profiles as hw
 from hw_profiles.cost.sm_time import SmAmounts
-from hw_profiles.cost.stream_time import (
-  L2_STREAM_FRACTION,
-  SM_LAUNCH_GAP_US,
-  SM_LAUNCH_US,
-  SmPass,
-  sm_stream_time,
-)
+from hw_profiles.cost.stream_time import SmPass, sm_stream_time
 from hw_profiles.rowwise.traffic import once_through_bytes
 from hw_profiles.rowwise.transpose_shared import column_read_ways
 
@@ -91,7 +85,9 @@ def test_rows_too_long_for_l2_are_fetched_again():
 def test_a_split_is_three_launches():
   plan = hw.plan(HIDDEN, hw.RowConfig(1, 512, 1, num_splits=8), H200)
   assert (plan.grid, plan.traffic.launches) == ((1024, 8), 3)
-  assert plan.times_us["launch"] == pytest.approx(3 * SM_LAUNCH_US + 2 * SM_LAUNCH_GAP_US)
+  assert plan.times_us["launch"] == pytest.approx(
+    3 * H200.stream_launch_us + 2 * H200.launch_gap_us
+  )
   # beside operands and results DRAM sees partial sums and factors written once
   partials, factors = 8192 * 4, 1024 * 4
   assert plan.traffic_bytes["dram"] == 16 * 2**20 + 8192 + partials + factors
@@ -156,7 +152,7 @@ def test_more_rows_take_longer(problem):
 def test_nothing_to_do_takes_a_launch(problem):
   empty = dataclasses.replace(problem, rows=0)
   best = hw.rank(empty, H200, top=1)[0]
-  assert best.predicted_us == pytest.approx(SM_LAUNCH_US)
+  assert best.predicted_us == pytest.approx(H200.stream_launch_us)
   assert best.traffic.total_bytes == 0
 
 
@@ -371,15 +367,15 @@ def _pass(**fields):
 
 def test_time_of_one_launch_by_hand():
   latency_us = H200.dram_latency_ns / 1e3
-  l2_us = 4096 / (H200.l2_bandwidth_bytes_per_s / 132 * L2_STREAM_FRACTION) * 1e6
+  l2_us = 4096 / (H200.l2_bandwidth_bytes_per_s / 132 * H200.sustained_l2_fraction) * 1e6
   got = sm_stream_time(H200, (_pass(),))
   # 64 programs an SM, 4 at a time
   assert got.times_us["latency"] == pytest.approx(16 * (latency_us + l2_us))
-  assert got.total_us == pytest.approx(SM_LAUNCH_US + 16 * (latency_us + l2_us))
+  assert got.total_us == pytest.approx(H200.stream_launch_us + 16 * (latency_us + l2_us))
   assert got.bound == "latency"
   streaming = sm_stream_time(H200, (_pass(dram_bytes=10**9),))
   dram_us = 10**9 / (H200.dram_bandwidth_bytes_per_s * H200.sustained_dram_fraction) * 1e6
-  assert streaming.total_us == pytest.approx(SM_LAUNCH_US + latency_us + dram_us)
+  assert streaming.total_us == pytest.approx(H200.stream_launch_us + latency_us + dram_us)
   assert streaming.bound == "dram"
 
 
@@ -399,7 +395,7 @@ def test_places_and_round_trips_set_the_latency():
 def test_launches_follow_one_another():
   one = sm_stream_time(H200, (_pass(),))
   two = sm_stream_time(H200, (_pass(), _pass()))
-  assert two.total_us == pytest.approx(2 * one.total_us + SM_LAUNCH_GAP_US)
+  assert two.total_us == pytest.approx(2 * one.total_us + H200.launch_gap_us)
   assert sm_stream_time(H200, ()).total_us == 0
 
 
@@ -440,7 +436,7 @@ def test_short_kernels_are_predicted_within_half(problem, profile, measured_us):
 def test_assumptions_are_those_of_this_time_model():
   plan = hw.plan(FFN, hw.RowConfig(1, 2048, 1), H200)
   said = " ".join(plan.assumptions)
-  assert f"a launch takes {SM_LAUNCH_US:g} us of device time beside its loads" in said
+  assert f"a launch takes {H200.stream_launch_us:g} us of device time beside its loads" in said
   assert f"a launch takes {H200.launch_overhead_us:g} us" not in said
   assert "L2 starts cold" in said
   assert "L2 starts with the operands" in " ".join(

@@ -8,7 +8,6 @@ import pytest
 
 import hw_profiles as hw
 from hw_profiles.cost.stream_time import (
-  AIV_LAUNCH_US,
   FULL_RATE_TRANSFER_BYTES,
   UNALIGNED_RATE,
   AivPass,
@@ -130,7 +129,7 @@ def test_every_op_is_ranked(profile, problem):
 @pytest.mark.parametrize("problem", OPS, ids=lambda problem: type(problem).__name__)
 def test_nothing_to_do_takes_a_launch(problem):
   best = hw.rank(dataclasses.replace(problem, rows=0), A2, top=1)[0]
-  assert best.predicted_us == pytest.approx(AIV_LAUNCH_US)
+  assert best.predicted_us == pytest.approx(A2.vector_launch_us)
 
 
 def test_narrow_and_single_rows_are_ranked():
@@ -149,7 +148,7 @@ def test_a_split_occupies_cores_that_one_row_would_not():
   splits = hw.best_num_splits(long, A2)
   assert splits > 1
   plan = hw.rank(long, A2, top=1)[0]
-  assert plan.times_us["launch"] == 3 * AIV_LAUNCH_US
+  assert plan.times_us["launch"] == 3 * A2.vector_launch_us
   whole = hw.rank(dataclasses.replace(long, num_splits=1), A2, top=1)[0]
   assert plan.predicted_us < whole.predicted_us
 
@@ -207,7 +206,7 @@ def test_steps_take_what_their_simulation_takes(amounts, steps, slots):
     amounts[1] * 1024 / A2.vector_bytes_per_cycle * cycle_us,
     amounts[2] * 1024 / A2.ub_to_gm_bytes_per_cycle * cycle_us,
   )
-  assert got.total_us == pytest.approx(AIV_LAUNCH_US + _simulated_us(one, steps, slots))
+  assert got.total_us == pytest.approx(A2.vector_launch_us + _simulated_us(one, steps, slots))
   assert got.times_us["vector"] == pytest.approx(steps * one[1])
 
 
@@ -237,7 +236,7 @@ def test_hbm_serves_all_cores_together():
   plan = hw.plan(FFN, hw.RowConfig(4, 2048, 2), A2)
   assert plan.bound == "hbm"
   moved_us = 72 * 2**20 / (A2.hbm_bandwidth_bytes_per_s * A2.sustained_hbm_fraction) * 1e6
-  assert plan.predicted_us == pytest.approx(AIV_LAUNCH_US + moved_us)
+  assert plan.predicted_us == pytest.approx(A2.vector_launch_us + moved_us)
   warm = hw.plan(dataclasses.replace(FFN, warm_l2=True), hw.RowConfig(4, 2048, 2), A2)
   assert warm.traffic_bytes["hbm"] == 0
   assert warm.predicted_us < plan.predicted_us
@@ -250,7 +249,7 @@ def test_one_buffer_a_queue_waits():
     for stages in (1, 2)
   }
   busy = [times[1].times_us[pipe] for pipe in ("vector_mte2", "vector", "mte3")]
-  assert times[1].predicted_us == pytest.approx(AIV_LAUNCH_US + sum(busy))
+  assert times[1].predicted_us == pytest.approx(A2.vector_launch_us + sum(busy))
   assert times[2].predicted_us < times[1].predicted_us
 
 

@@ -15,7 +15,7 @@ import pytest
 import hw_profiles as hw
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.planner.op_registry import registered
-from hw_profiles.validation import compare, document, measured
+from hw_profiles.validation import compare, document, measured, recorded
 from hw_profiles.validation.accuracy import accuracy, percentile, spearman
 from hw_profiles.validation.halves import calibration_half
 from hw_profiles.validation.problems import NotComparable, problems
@@ -55,7 +55,7 @@ def _read(tmp_path, *rows):
 def test_every_family_has_its_file_and_every_file_its_family():
   found = {path.stem.removeprefix("measured_") for path in measured.DIRECTORY.glob("measured_*")}
   assert found == set(measured.FAMILIES)
-  assert {"matmul", "gated_matmul", "quantized_matmul", "flash_attention"} <= set(OPS)
+  assert {"matmul", "gated_matmul_unfused", "quantized_matmul", "flash_attention"} <= set(OPS)
   assert {"flash_attention_backward", "decode_attention", "swiglu", "rms_norm"} <= set(OPS)
 
 
@@ -390,3 +390,85 @@ def test_rows_can_be_shared_and_hashed():
   assert isinstance(ROWS[0].shape, FrozenMap)
   assert len({row.problem_key for row in ROWS}) > 100
   assert {model.name for model in registered()} >= {"matmul"}
+
+
+# --- what is outside the evidence
+
+
+def test_every_error_beyond_the_aims_has_its_reason_and_no_other():
+  assert set(recorded.limits()) == set(document.beyond_the_aims())
+  text = document.document()
+  for (op, profile), why in recorded.limits().items():
+    assert f"| {op} | {profile} | {why} |" in text
+
+
+def test_plan_says_what_is_known_to_be_outside_the_evidence():
+  problem = hw.MatmulProblem(4096, 4096, 4096)
+  tile = hw.MatmulConfig(128, 128, 32, 3)
+  why = recorded.limits()["matmul", "b200"]
+  assert f"outside the evidence: {why}" in hw.plan(problem, tile, "b200").assumptions
+  # a device whose numbers were changed is another one
+  changed = dataclasses.replace(hw.get_profile("b200"), clock_hz=1e9)
+  assert not any(why in text for text in hw.plan(problem, tile, changed).assumptions)
+
+
+@pytest.mark.parametrize("m", [1, 4096, 10**7])
+def test_plan_says_where_its_time_is_beyond_all_that_were_measured(m):
+  error = recorded_error("matmul", hw.get_profile("h200_sxm"))
+  plan = hw.rank(hw.MatmulProblem(m, 4096, 12288), "h200_sxm", top=1)[0]
+  said = [text for text in plan.notes if text.startswith("outside the evidence: ")]
+  beyond = not error.shortest_us <= 1.5 * plan.predicted_us <= 1.5**2 * error.longest_us
+  assert bool(said) is beyond
+  assert beyond is (m > 4096)
+  if beyond:
+    assert f"{plan.predicted_us:,.1f} us" in said[0]
+    assert f"{error.longest_us:,.1f} us" in said[0]
+
+
+def test_measured_range_is_that_of_the_reported_rows():
+  reported = [row.measured_us for row in compare.compared("swiglu", "h200_sxm").reported]
+  error = recorded_error("swiglu", hw.get_profile("h200_sxm"))
+  assert (error.shortest_us, error.longest_us) == (min(reported), max(reported))
+  for inside in (min(reported), max(reported), max(reported) * 1.49, min(reported) / 1.49):
+    assert error.covers(inside)
+  for outside in (max(reported) * 1.51, min(reported) / 1.51):
+    assert not error.covers(outside)
+
+
+def test_share_of_the_memory_is_bytes_over_what_the_peak_moves():
+  for one in compare.comparisons("swiglu", "h200_sxm"):
+    (plan,) = one.plans
+    seconds = one.measured_us / 1e6
+    expected = plan.traffic_bytes["dram"] / (4.8e12 * seconds)
+    assert one.memory_share == pytest.approx(expected)
+    assert one.memory_share < 1
+
+
+def test_gated_and_quantized_rows_are_problems_of_the_matmul(tmp_path):
+  shape = {"m": 64, "k": 128, "n": 256}
+  (gated,) = problems(_read(tmp_path, _row(op="gated_matmul", shape=shape))[0])
+  assert gated[1] == hw.MatmulProblem(64, 128, 256, products=2)
+  assert gated[1].op_name == "gated_matmul"
+  row = _row(op="quantized_matmul", shape=shape, dtype="int8", options={"out_dtype": "bfloat16"})
+  (codes,) = problems(_read(tmp_path, row)[0])
+  assert codes[1] == hw.MatmulProblem(64, 128, 256, "int8", "bfloat16", scaled=True)
+  assert codes[1].op_name == "quantized_matmul"
+  options = {"activation": "silu"}
+  unfused = problems(
+    _read(tmp_path, _row(op="gated_matmul_unfused", shape=shape, options=options))[0]
+  )
+  assert [problem for _, problem in unfused] == [
+    hw.MatmulProblem(64, 128, 256),
+    hw.MatmulProblem(64, 128, 256),
+    hw.SwigluProblem(64, 256),
+  ]
+
+
+def test_error_is_that_of_the_op_and_not_of_its_model():
+  """A gated matmul is planned by the matmul's model, and was never measured fused."""
+  tile = hw.MatmulConfig(128, 128, 64, 4)
+  plain = hw.plan(hw.MatmulProblem(1024, 4096, 12288), tile, "h200_sxm")
+  gated = hw.plan(hw.MatmulProblem(1024, 4096, 12288, products=2), tile, "h200_sxm")
+  assert plain.model_error is not None
+  assert gated.model_error is None
+  assert any("never checked against a measured gated_matmul" in x for x in gated.assumptions)

@@ -3,73 +3,17 @@
 import math
 from fractions import Fraction
 
-import golden
 import pytest
 
 import hw_profiles as hw
 from hw_profiles import loops
-
-KIB, MIB = 1024, 1024**2
-FFN = {"m": 1024, "k": 4096, "n": 12288}
-BLOCKS = {"block_m": 64, "block_n": 64, "block_k": 32}
-
-
-def tiled(block_m, block_n, block_k):
-  return loops.tile_stage(
-    loops.matmul_nest(**FFN), "matmul", {"i": block_m, "j": block_n, "k": block_k}
-  )
-
-
-def accumulator(inputs):
-  lifetimes = loops.buffer_lifetimes(tiled(inputs["m"], inputs["n"], 32), "matmul", at="ko")
-  return next(buffer for buffer in lifetimes if buffer.array == "C")
-
-
-def intermediate_mib(nest):
-  return sum(loops.intermediate_bytes(nest).values()) / MIB
-
-
-def transposed_tile(size):
-  nest = loops.tile_stage(
-    loops.transpose_nest(rows=1024, columns=4096), "transpose", {"i": size, "j": size}
-  )
-  return loops.footprint(nest, "transpose", "A", at="jo")
-
-
-OLD_AND_NEW = {"old": {"A": 10, "B": 10}, "new": {"A": 5, "B": 20}}
-
-
-def mix(inputs):
-  return hw.call_mix(times_us=OLD_AND_NEW, calls={"A": inputs["p"], "B": inputs["q"]})
-
-
-COMPUTED = {
-  "s004.ex5-3.bw40_ratio": lambda i: hw.memory_time_ratio(
-    bytes=i["a"], baseline_bytes=i["b"], bandwidth_ratio=i["r"]
-  ),
-  "s004.loop.acc_values": lambda i: accumulator(i).elements,
-  "s004.loop.saved": lambda i: (
-    intermediate_mib(loops.matmul_silu_nest(**FFN))
-    - intermediate_mib(loops.fused_matmul_silu_nest(**FFN, **BLOCKS))
-  ),
-  "s004.transpose.speedup": lambda i: hw.time_change(before_us=i["a"], after_us=i["b"]).speedup,
-  "s004.transpose.elements": lambda i: (
-    transposed_tile(i["a"]).elements / transposed_tile(i["b"]).elements
-  ),
-  "s004.ex5-9.orig_equal": lambda i: mix(i).total_us["old"],
-  "s004.ex5-9.new_equal": lambda i: mix(i).total_us["new"],
-  "s004.ex5-9.orig_100": lambda i: mix(i).total_us["old"],
-  "s004.ex5-9.new_100": lambda i: mix(i).total_us["new"],
-  "s004.ex5-9.speedup": lambda i: mix({"p": 100, "q": 1}).speedup("new", "old"),
-  "s004.ex5-9.p_star": lambda i: (
-    hw.break_even_share(base_us=(i["o"], i["o"]), new_us=(i["a"], i["b"])).share
-  ),
-}
-
-
-@golden.each(COMPUTED)
-def test_golden_value(identifier):
-  golden.check(identifier, COMPUTED)
+from hw_profiles.examples.computed import KIB, MIB
+from hw_profiles.examples.loops_and_selection import (
+  FFN,
+  OLD_AND_NEW,
+  tiled,
+  transposed_tile,
+)
 
 
 def test_section_5_4_2_derives_tiles_and_their_lifetimes_from_the_nest():

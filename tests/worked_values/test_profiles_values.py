@@ -7,9 +7,6 @@ import pytest
 
 import hw_profiles as hw
 
-# what follows from these numbers is in test_sm_tiling
-COMPUTED: golden.Computed = {}
-
 
 def _v100():
   gpu = hw.get_profile("v100_sxm2")
@@ -32,7 +29,13 @@ def _v100():
 def _h100():
   gpu = hw.get_profile("h100_sxm")
   return {
+    "sms": gpu.sm_count,
     "max_threads": gpu.max_threads_per_sm,
+    "max_warps": gpu.max_warps_per_sm,
+    "max_blocks": gpu.max_blocks_per_sm,
+    "regs": gpu.registers_per_sm,
+    "smem": gpu.shared_bytes_per_sm,
+    "smem_reserved_per_block": gpu.reserved_shared_bytes_per_block,
     "pcie_each_way_Bps": gpu.pcie_bandwidth_bytes_per_s,
     "hbm_Bps": gpu.dram_bandwidth_bytes_per_s,
     "bf16_dense_flops": gpu.peak_flops["bfloat16"],
@@ -42,6 +45,10 @@ def _h100():
 def _rtx_pro_6000():
   gpu = hw.get_profile("rtx_pro_6000")
   return {
+    "cc": ".".join(map(str, gpu.compute_capability)),
+    "smem_per_sm": gpu.shared_bytes_per_sm,
+    "smem_per_block": gpu.max_shared_bytes_per_block,
+    "smem_reserved_per_block": gpu.reserved_shared_bytes_per_block,
     "pcie_each_way_Bps": gpu.pcie_bandwidth_bytes_per_s,
     "mem_Bps": gpu.dram_bandwidth_bytes_per_s,
     "bf16_dense_flops": gpu.peak_flops["bfloat16"],
@@ -62,13 +69,13 @@ def _rtx_4090():
   ],
 )
 def test_profiles_hold_the_data_the_texts_give(identifier, ours):
-  expected = golden.VALUES[identifier]["expected"]
+  expected = golden.VALUES[identifier].expected
   assert ours == {name: expected[name] for name in ours}
 
 
 def test_the_v100_memory_is_what_the_device_reports_not_the_rounded_figure():
   gpu = hw.get_profile("v100_sxm2")
-  stated = golden.VALUES["s000.hw.v100"]["expected"]["hbm_Bps"]
+  stated = golden.VALUES["s000.hw.v100"].expected["hbm_Bps"]
   assert round(gpu.dram_bandwidth_bytes_per_s, -11) == stated
   assert "900 GB/s" in gpu.source("dram_bandwidth_bytes_per_s").note
 
