@@ -17,6 +17,13 @@ _AT_LEAST_0_12 = jax.__version_info__ >= (0, 12)
 # on, fill with zeros on load and clip on store.
 INTERPRETER_CLIPS_TMA: bool = _AT_LEAST_0_11
 
+# jax 0.10 finds no register layout for an array that a loop carries from one
+# iteration to the next.
+CARRIES_ARRAYS: bool = _AT_LEAST_0_11
+
+# The same interpreter takes no transposed reference as a wgmma operand.
+INTERPRETER_TRANSPOSES: bool = _AT_LEAST_0_11
+
 # From jax 0.11 on a swizzled staging buffer may be untiled, and the array it is
 # stored to may then have any number of rows; before, the layout inference tiles
 # it, and the array must be a multiple of the tile.
@@ -52,12 +59,19 @@ def races_found() -> bool:
   return bool(gpu_callbacks.get_races().races_found)
 
 
-def load_gmem(ref: Any, *, interpreted: bool) -> jax.Array:
-  """Load from global memory into whatever register layout the use asks for.
+def transposed_ref(ref: Any) -> Any:
+  """A matrix in shared memory seen transposed; a method of references from jax 0.11 on."""
+  if _AT_LEAST_0_11:
+    return ref.transpose((1, 0))
+  return plgpu.transpose_ref(ref, (1, 0))
+
+
+def load_elementwise(ref: Any, *, interpreted: bool) -> jax.Array:
+  """Load element by element into whatever register layout the use asks for.
 
   jax 0.10 takes the index as an argument, 0.11 in the ref, and the interpreter
   of 0.10 knows only plain indexing. `optimized=False` because there is no
-  swizzled path from global memory to a wgmma layout.
+  faster path into the layout of a vector that is broadcast over a wgmma's block.
   """
   if _AT_LEAST_0_11:
     return plgpu.load(ref, optimized=False)

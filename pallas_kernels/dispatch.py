@@ -61,28 +61,25 @@ class Implementation:
     return self.name in INTERPRETERS
 
 
-def accumulation(implementation: str, dtype: str, platform: str) -> Literal["ieee", "tensor_core"]:
+def accumulation(
+  implementation: str, dtype: str, platform: str
+) -> Literal["ieee", "tensor_core", "tensor_core_fp8"]:
   """How an implementation adds up products: what `reference` bounds its error with.
 
-  Tensor cores align and cut; interpreters and CPUs add in IEEE float32, and so
-  do GPUs for float32 operands, which never go through TF32 by default.
+  Tensor cores align and cut, and of float8 products Hopper's keep 13 fraction
+  bits; interpreters and CPUs add in IEEE float32, and so do GPUs for float32
+  operands, which never go through TF32 by default. Sums of int8 products are
+  exact anywhere.
 
   Args:
     implementation: A key of `names.IMPLEMENTATIONS`.
     dtype: Of the operands.
     platform: "cpu" or "gpu", where it runs.
   """
-  if (
-    platform == "gpu"
-    and implementation not in INTERPRETERS
-    and dtype
-    not in (
-      "float32",
-      "float64",
-    )
-  ):
-    return "tensor_core"
-  return "ieee"
+  on_tensor_cores = platform == "gpu" and implementation not in INTERPRETERS
+  if not on_tensor_cores or dtype in ("float32", "float64", "int8"):
+    return "ieee"
+  return "tensor_core_fp8" if dtype == "float8_e4m3fn" else "tensor_core"
 
 
 @dataclasses.dataclass(frozen=True)

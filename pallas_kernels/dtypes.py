@@ -13,6 +13,13 @@ def accumulator_dtype(dtype: Any) -> jnp.dtype:
   return jnp.dtype(jnp.float64 if wide else jnp.float32)
 
 
+def sum_dtype(dtype: Any) -> jnp.dtype:
+  """What a kernel's accumulator of products of `dtype` is: int32 for integers, exact."""
+  if jnp.issubdtype(dtype, jnp.integer):
+    return jnp.dtype(jnp.int32)
+  return accumulator_dtype(dtype)
+
+
 def round_once(x: jax.Array, dtype: Any) -> jax.Array:
   """x in `dtype`, rounded to nearest even once.
 

@@ -1,7 +1,9 @@
-"""Shared by all tests: a seeded generator, and two CPU devices so that sharding is real."""
+"""Shared by all tests: a seeded generator, two CPU devices so that sharding is real, no user cache."""
 
 import os
 
+# nobody's tuned tiles but the packaged ones
+os.environ["PALLAS_KERNELS_TUNING_CACHE"] = ""
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 
 import numpy as np

@@ -1,5 +1,7 @@
-"""C = epilogue(A·B + bias): api, implementations and gradient."""
+"""C = epilogue(A·B, ...): public functions, implementations and gradients."""
 
 from pallas_kernels.gemm.api import matmul
+from pallas_kernels.gemm.gated import gated_matmul
+from pallas_kernels.gemm.quantized import quantized_matmul
 
-__all__ = ["matmul"]
+__all__ = ["gated_matmul", "matmul", "quantized_matmul"]

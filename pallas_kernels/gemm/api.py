@@ -1,16 +1,16 @@
 """The public `matmul`."""
 
-import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from hw_profiles import MatmulConfig
 from pallas_kernels import arguments, dispatch, sharding
 from pallas_kernels.device import target_device
-from pallas_kernels.gemm import differentiable, implementations
+from pallas_kernels.gemm import differentiable
+from pallas_kernels.gemm.operands import Operands
 from pallas_kernels.gemm.request import describe, make_request
+from pallas_kernels.gemm.shapes import as_matrices, explain_request, kernel_shapes
 
 
 def _explain(a: Any, b: Any, **options: Any) -> dispatch.Explanation:
@@ -18,24 +18,15 @@ def _explain(a: Any, b: Any, **options: Any) -> dispatch.Explanation:
   a, b = arguments.as_array("a", a), arguments.as_array("b", b)
   options["bias"] = arguments.as_array("bias", options["bias"])
   request = make_request(a, b, **options)
-  device = target_device()
-  _, a_shape, b_shape = _kernel_shapes(tuple(a.shape), tuple(b.shape))
+  _, a_shape, b_shape = kernel_shapes(tuple(a.shape), tuple(b.shape))
   bias = options["bias"]
-  problem = request.problem(a_shape, b_shape, None if bias is None else (1, *bias.shape))
-  choice = implementations.choose(request, problem, device)
-  notes = choice.notes
-  if problem.is_empty:
-    notes += ("nothing to multiply: the result is empty, or the epilogue of zeros",)
-  return dispatch.Explanation(
-    op="matmul",
-    call=describe(a, b, bias, request),
-    device=device.kind,
-    implementation=choice.implementation.name,
-    config=choice.config,
-    plan=choice.plan,
-    refused=choice.refused,
-    notes=notes,
+  operands = Operands(
+    jax.ShapeDtypeStruct(a_shape, a.dtype),
+    (jax.ShapeDtypeStruct(b_shape, b.dtype),),
+    (),
+    () if bias is None else (jax.ShapeDtypeStruct((1, *bias.shape), bias.dtype),),
   )
+  return explain_request(request, operands, describe(a, b, bias, request), target_device())
 
 
 @dispatch.explained_by(_explain)
@@ -107,9 +98,7 @@ def matmul(
     config=config,
     implementation=implementation,
   )
-  lead, a_shape, b_shape = _kernel_shapes(a.shape, b.shape)
-  a3 = jnp.broadcast_to(a, (*_lead_for(a_shape, a, lead), *a.shape[-2:])).reshape(a_shape)
-  b3 = jnp.broadcast_to(b, (*_lead_for(b_shape, b, lead), *b.shape[-2:])).reshape(b_shape)
+  lead, a3, (b3,) = as_matrices(a, (b,))
   # outside of the custom gradient, so that inside shard_map the gradient of an
   # operand that was the same on all devices is summed over them
   if bias is None:
@@ -119,30 +108,3 @@ def matmul(
     a3, b3, bias2 = sharding.vary_together(a3, b3, bias[None, :])
   out = differentiable.matmul(request, a3, b3, bias2)
   return out.reshape(*lead, a.shape[-2], b.shape[-1])
-
-
-def _kernel_shapes(
-  a_shape: tuple[int, ...], b_shape: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, int, int], tuple[int, int, int]]:
-  """Result's leading dimensions, and the 3-d shapes the kernels take.
-
-  With one B, the leading dimensions of A are only more rows.
-  """
-  lead = jnp.broadcast_shapes(a_shape[:-2], b_shape[:-2])
-  m, k = a_shape[-2:]
-  n = b_shape[-1]
-  if math.prod(b_shape[:-2]) == 1:
-    return lead, (1, math.prod(lead) * m, k), (1, k, n)
-  batch = math.prod(lead)
-  a_batch = 1 if math.prod(a_shape[:-2]) == 1 else batch
-  return lead, (a_batch, m, k), (batch, k, n)
-
-
-def _lead_for(
-  kernel_shape: tuple[int, int, int], array: jax.Array, lead: tuple[int, ...]
-) -> tuple[int, ...]:
-  """Leading dimensions to broadcast an operand to before it is reshaped."""
-  elements = math.prod(array.shape[-2:])
-  if math.prod(kernel_shape) == elements:
-    return array.shape[:-2]
-  return lead

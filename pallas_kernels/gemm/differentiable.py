@@ -1,6 +1,5 @@
-"""The matmul that JAX's transformations see: batching and gradients around `run`."""
+"""The products that JAX's transformations see: batching around `run`, and matmul's gradient."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -11,32 +10,37 @@ from pallas_kernels import activations
 from pallas_kernels.batching import batch_of, batched, sum_shared
 from pallas_kernels.dtypes import accumulator_dtype, round_once
 from pallas_kernels.gemm import implementations
-from pallas_kernels.gemm.request import MatmulRequest
+from pallas_kernels.gemm.operands import Operands, Transposes
+from pallas_kernels.gemm.request import GemmRequest
 
 
-def _run(request: MatmulRequest, a: jax.Array, b: jax.Array, bias: jax.Array | None) -> jax.Array:
-  """`implementations.run`, with vmap as more batch, or as more rows where B is shared."""
+def run_batched(request: GemmRequest, operands: Operands) -> jax.Array:
+  """`implementations.run`, with vmap as more batch, or as more rows where only A is mapped."""
+  structure = jax.tree.structure(operands)
 
-  def run(*operands: jax.Array) -> jax.Array:
-    a, b, *rest = operands
-    return implementations.run(request, (a, b, rest[0] if rest else None))
+  def run(*flat: jax.Array) -> jax.Array:
+    return implementations.run(request, jax.tree.unflatten(structure, flat))
 
-  def as_rows(a: jax.Array, *shared: jax.Array) -> jax.Array:
+  def as_rows(a: jax.Array, *shared: jax.Array) -> jax.Array | None:
+    if request.transposes.a or operands.per_row:
+      return None
     out = batched(run, a.reshape(1, -1, a.shape[-1]), *shared, rows=as_rows)
     return out.reshape(*a.shape[:-1], out.shape[-1])
 
-  operands = (a, b) if bias is None else (a, b, bias)
-  return batched(run, *operands, rows=as_rows)
+  return batched(run, *jax.tree.leaves(operands), rows=as_rows)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def matmul(request: MatmulRequest, a: jax.Array, b: jax.Array, bias: jax.Array | None) -> jax.Array:
-  """epilogue(a·b + bias) on [batch or 1, M, K], [batch or 1, K, N], [batch or 1, N]."""
-  return _run(request, a, b, bias)
+def matmul(request: GemmRequest, a: jax.Array, b: jax.Array, bias: jax.Array | None) -> jax.Array:
+  """epilogue(A·B + bias) on [batch or 1, M, K], [batch or 1, K, N], [batch or 1, N].
+
+  A and B may be stored transposed, as `request.transposes` says.
+  """
+  return run_batched(request, Operands(a, (b,), (), () if bias is None else (bias,)))
 
 
 def _forward(
-  request: MatmulRequest, a: jax.Array, b: jax.Array, bias: jax.Array | None
+  request: GemmRequest, a: jax.Array, b: jax.Array, bias: jax.Array | None
 ) -> tuple[jax.Array, tuple[Any, ...]]:
   """The result, and what the gradient needs: with an activation also its argument s.
 
@@ -48,13 +52,13 @@ def _forward(
   epilogue = request.epilogue
   if epilogue.activation is None:
     return matmul(request, a, b, bias), (a, b, bias, None)
-  s = matmul(request.without_activation(epilogue.intermediate_dtype), a, b, bias)
+  s = matmul(request.plain(epilogue.settled_dtype), a, b, bias)
   out = activations.apply(epilogue.activation, s.astype(accumulator_dtype(s.dtype)))
   return round_once(out, epilogue.out_dtype), (a, b, bias, s)
 
 
 def _backward(
-  request: MatmulRequest, residuals: tuple[Any, ...], d_out: jax.Array
+  request: GemmRequest, residuals: tuple[Any, ...], d_out: jax.Array
 ) -> tuple[Any, ...]:
   """Gradients of out = round_out(act(s)), s = round_mid(A·B + bias).
 
@@ -73,18 +77,47 @@ def _backward(
   if bias is not None:
     d_bias = sum_shared(jnp.sum(d_s, axis=1, dtype=accumulator_dtype(d_s.dtype)), bias)
   d_s = round_once(d_s, a.dtype)
-  d_a = _product(request, d_s, jnp.swapaxes(b, 1, 2), like=a)
-  d_b = _product(request, jnp.swapaxes(a, 1, 2), d_s, like=b)
-  return d_a, d_b, d_bias
+  return d_left(request, d_s, a, b), d_right(request, d_s, a, b), d_bias
 
 
-def _product(request: MatmulRequest, x: jax.Array, y: jax.Array, *, like: jax.Array) -> jax.Array:
-  """x·y for the gradient of `like`, planned for its own shape."""
+def d_left(
+  request: GemmRequest, d_s: jax.Array, a: jax.Array, b: jax.Array, *, out_dtype: Any = None
+) -> jax.Array:
+  """The gradient of A, stored as A is: ds·Bᵀ, or its transpose B·dsᵀ.
+
+  In A's dtype and summed over the batch where A is shared; with `out_dtype` in
+  that dtype and not yet summed.
+  """
+  stored = request.transposes
+  if stored.a:
+    return _product(request, b, d_s, Transposes(a=stored.b, b=True), like=a, out_dtype=out_dtype)
+  return _product(request, d_s, b, Transposes(b=not stored.b), like=a, out_dtype=out_dtype)
+
+
+def d_right(request: GemmRequest, d_s: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+  """The gradient of B, stored as B is: Aᵀ·ds, or its transpose dsᵀ·A."""
+  stored = request.transposes
+  if stored.b:
+    return _product(request, d_s, a, Transposes(a=True, b=stored.a), like=b)
+  return _product(request, a, d_s, Transposes(a=not stored.a), like=b)
+
+
+def _product(
+  request: GemmRequest,
+  x: jax.Array,
+  y: jax.Array,
+  transposes: Transposes,
+  *,
+  like: jax.Array,
+  out_dtype: Any = None,
+) -> jax.Array:
+  """x·y, stored as `transposes` says, for the gradient of `like`, planned for its own shape."""
+  if out_dtype is not None:
+    return matmul(request.for_gradient(out_dtype, transposes), x, y, None)
   shared = like.shape[0] == 1 and batch_of(x, y) != 1
   # a gradient summed over the batch is summed before it is rounded
   out_dtype = accumulator_dtype(like.dtype) if shared else like.dtype
-  plain = dataclasses.replace(request.without_activation(out_dtype), config=None)
-  return sum_shared(matmul(plain, x, y, None), like)
+  return sum_shared(matmul(request.for_gradient(out_dtype, transposes), x, y, None), like)
 
 
 matmul.defvjp(_forward, _backward)

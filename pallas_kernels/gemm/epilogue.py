@@ -1,23 +1,79 @@
-"""What happens to a finished accumulator before it is stored."""
+"""What happens to finished accumulators before they are stored.
+
+An epilogue has two halves. `settle` makes of an accumulator the value that the
+unfused program would have stored after its product; `finish` makes the result
+of settled values. Between them a kernel may keep settled values in 16 bits.
+"""
 
 import dataclasses
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels import activations
-from pallas_kernels.dtypes import round_once
+from pallas_kernels.dtypes import accumulator_dtype, round_once
+
+
+class Epilogue(Protocol):
+  """out = finish(settle(A·B_0, ...), settle(A·B_1, ...), ...).
+
+  Attributes:
+    settled_dtype: What `settle` rounds to.
+    out_dtype: What `finish` rounds to.
+    activation: The activation in `finish`, for the planner.
+  """
+
+  @property
+  def activation(self) -> str | None:
+    """See the class."""
+    ...
+
+  @property
+  def settled_dtype(self) -> jnp.dtype:
+    """See the class."""
+    ...
+
+  @property
+  def out_dtype(self) -> jnp.dtype:
+    """See the class."""
+    ...
+
+  def settle(
+    self, acc: jax.Array, per_row: tuple[jax.Array, ...], per_column: tuple[jax.Array, ...]
+  ) -> jax.Array:
+    """Settle an accumulator block.
+
+    Args:
+      acc: The block of one product.
+      per_row: The operands with a value a row, each broadcastable to acc.
+      per_column: The operands with a value a column, each broadcastable to acc.
+    """
+    ...
+
+  def finish(self, *settled: jax.Array) -> jax.Array:
+    """The block of the result from the settled block of each product."""
+    ...
+
+
+def complete(
+  epilogue: Epilogue,
+  accs: tuple[jax.Array, ...],
+  per_row: tuple[jax.Array, ...],
+  per_column: tuple[jax.Array, ...],
+) -> jax.Array:
+  """Both halves, one after the other."""
+  return epilogue.finish(*(epilogue.settle(acc, per_row, per_column) for acc in accs))
 
 
 @dataclasses.dataclass(frozen=True)
-class Epilogue:
+class ActivationEpilogue:
   """out = round_out(act(round_mid(acc + bias))), once, after the whole K reduction.
 
   acc + bias and the activation are float32. round_mid is the rounding an
   unfused program does when it stores the product before the activation; where
   `intermediate_dtype` is float32 it is the identity. Without an activation
-  there is nothing between the two roundings and round_mid is skipped.
+  there is nothing between the two roundings and only round_out is done.
 
   Attributes:
     activation: None or a name from `activations.ACTIVATIONS`.
@@ -29,34 +85,101 @@ class Epilogue:
   intermediate_dtype: jnp.dtype
   out_dtype: jnp.dtype
 
-  def pre_activation(self, acc: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """round_mid(acc + bias) in float32: what the activation, or its gradient, sees."""
-    if bias is not None:
+  @property
+  def settled_dtype(self) -> jnp.dtype:
+    """The intermediate dtype, or the only one there is."""
+    return self.out_dtype if self.activation is None else self.intermediate_dtype
+
+  def settle(
+    self, acc: jax.Array, per_row: tuple[jax.Array, ...], per_column: tuple[jax.Array, ...]
+  ) -> jax.Array:
+    """round_mid(acc + bias): what the activation, or its gradient, sees."""
+    del per_row
+    for bias in per_column:
       acc = acc + bias.astype(acc.dtype)
-    if self.activation is None or self.intermediate_dtype == acc.dtype:
-      return acc
-    return round_once(acc, self.intermediate_dtype).astype(acc.dtype)
+    return round_once(acc, self.settled_dtype)
 
-  def __call__(self, acc: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Finish an accumulator block.
+  def finish(self, *settled: jax.Array) -> jax.Array:
+    """round_out(act(settled))."""
+    (x,) = settled
+    if self.activation is None:
+      return x
+    wide = x.astype(accumulator_dtype(x.dtype))
+    return round_once(activations.apply(self.activation, wide), self.out_dtype)
 
-    Args:
-      acc: float32 (float64 only in the XLA implementation) block of A·B.
-      bias: Broadcastable to acc, or None.
 
-    Returns:
-      The block in `out_dtype`.
-    """
-    x = self.pre_activation(acc, bias)
-    return round_once(activations.apply(self.activation, x), self.out_dtype)
+@dataclasses.dataclass(frozen=True)
+class GatedEpilogue:
+  """out = round_out(act(round_mid(A·B_0)) · round_mid(A·B_1)).
+
+  round_mid is where the unfused program stores its two products; activation
+  and product are float32.
+
+  Attributes:
+    activation: A name from `activations.ACTIVATIONS`.
+    intermediate_dtype: dtype of round_mid.
+    out_dtype: dtype of round_out.
+  """
+
+  activation: str
+  intermediate_dtype: jnp.dtype
+  out_dtype: jnp.dtype
+
+  @property
+  def settled_dtype(self) -> jnp.dtype:
+    """The intermediate dtype."""
+    return self.intermediate_dtype
+
+  def settle(
+    self, acc: jax.Array, per_row: tuple[jax.Array, ...], per_column: tuple[jax.Array, ...]
+  ) -> jax.Array:
+    """round_mid(acc)."""
+    del per_row, per_column
+    return round_once(acc, self.intermediate_dtype)
+
+  def finish(self, *settled: jax.Array) -> jax.Array:
+    """round_out(act(gate)·up)."""
+    gate, up = (x.astype(accumulator_dtype(x.dtype)) for x in settled)
+    return round_once(activations.apply(self.activation, gate) * up, self.out_dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledEpilogue:
+  """out = round_out(acc · row scale · column scale), in float32, in this order.
+
+  Attributes:
+    out_dtype: dtype of round_out.
+  """
+
+  out_dtype: jnp.dtype
+  activation: str | None = None
+
+  @property
+  def settled_dtype(self) -> jnp.dtype:
+    """There is one rounding."""
+    return self.out_dtype
+
+  def settle(
+    self, acc: jax.Array, per_row: tuple[jax.Array, ...], per_column: tuple[jax.Array, ...]
+  ) -> jax.Array:
+    """round_out(acc · row scale · column scale)."""
+    scaled = acc.astype(jnp.float32)
+    for scale in (*per_row, *per_column):
+      scaled = scaled * scale
+    return round_once(scaled, self.out_dtype)
+
+  def finish(self, *settled: jax.Array) -> jax.Array:
+    """What was settled."""
+    (x,) = settled
+    return x
 
 
 def make_epilogue(
   *, activation: str | None, intermediate_dtype: Any | None, out_dtype: Any
-) -> Epilogue:
-  """An `Epilogue` with `intermediate_dtype=None` resolved to the output dtype."""
+) -> ActivationEpilogue:
+  """An `ActivationEpilogue` with `intermediate_dtype=None` resolved to the output dtype."""
   out = jnp.dtype(out_dtype)
   # without an activation there is no middle, and nothing may depend on it
   unused = intermediate_dtype is None or activation is None
   mid = out if unused else jnp.dtype(intermediate_dtype)
-  return Epilogue(activation=activation, intermediate_dtype=mid, out_dtype=out)
+  return ActivationEpilogue(activation=activation, intermediate_dtype=mid, out_dtype=out)

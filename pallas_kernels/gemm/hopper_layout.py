@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from hw_profiles import MatmulConfig, MatmulProblem
 from hw_profiles.matmul.warp_specialized import operand_swizzle_bytes, staging_columns
 from pallas_kernels import compat
+from pallas_kernels.gemm.operands import Transposes
 from pallas_kernels.hopper.tma import TMA_PITCH_BYTES, rounded_up, tiled, tma_multiples
 
 
@@ -16,70 +17,110 @@ class HopperLayout:
   """Shared-memory layouts, and the multiples that global arrays must have for them.
 
   Attributes:
-    operand: Transforms of an A or B stage.
+    operand: Transforms of an A or B stage, as wgmma reads it.
+    a_by_rows: Transforms by which A is copied into its stages; None: `operand`.
     staging: Transforms of an output slot.
     staging_columns: Columns of an output slot.
-    a_multiples, b_multiples, out_multiples: Of (rows, columns).
+    a_rows: Rows of A to load for a tile.
+    a_multiples, b_multiples, out_multiples: Of (rows, columns) as stored.
   """
 
   operand: tuple[Any, ...]
+  a_by_rows: tuple[Any, ...] | None
   staging: tuple[Any, ...]
   staging_columns: int
+  a_rows: int
   a_multiples: tuple[int, int]
   b_multiples: tuple[int, int]
   out_multiples: tuple[int, int]
 
 
 def hopper_layout(
-  config: MatmulConfig, *, m: int, k: int, n: int, a_batch: int, dtype: Any, out_dtype: Any
+  config: MatmulConfig,
+  *,
+  m: int,
+  k: int,
+  n: int,
+  dtype: Any,
+  out_dtype: Any,
+  transposes: Transposes,
+  interpreted: bool = False,
 ) -> HopperLayout:
   """The layouts of one kernel instance.
 
   Args:
     config: The tile.
     m, k, n: Sizes of one product.
-    a_batch: How many A there are.
     dtype: Of A and B.
     out_dtype: Of C.
+    transposes: How A and B are stored.
+    interpreted: Whether it is for the interpreter.
   """
   size, out_size = jnp.dtype(dtype).itemsize, jnp.dtype(out_dtype).itemsize
-  swizzle = operand_swizzle_bytes(config, in_dtype=jnp.dtype(dtype).name)
+  swizzle = operand_swizzle_bytes(
+    config,
+    in_dtype=jnp.dtype(dtype).name,
+    a_transposed=transposes.a,
+    b_transposed=transposes.b,
+  )
   if swizzle is None:
     raise ValueError(f"config={config.describe()}: no swizzle divides rows of both operands' tiles")
-  a_rows, a_columns = tma_multiples(m, k, swizzle // size)
-  if m < config.block_m and a_batch == 1:
-    # TMA fills rows past the edge slowly: with M=1 in 64-row tiles the whole
-    # product took 62 us against 32 us for M=64 (4096 x 12288, H200). A single A
-    # is cheap to pad; many would be copied many times over.
-    a_rows = config.block_m
+  span = swizzle // size
+  a_shape, b_shape = (k, m) if transposes.a else (m, k), (n, k) if transposes.b else (k, n)
+  a_multiples = tma_multiples(*a_shape, span, itemsize=size)
+  # One span wide, an A tile lies in memory the same whether it is described in
+  # tiles or row by row; row by row its array needs only the pitch.
+  a_by_rows = (
+    not interpreted
+    and compat.SWIZZLES_UNTILED
+    and not transposes.a
+    and config.block_k == span
+    and rounded_up(a_shape, a_multiples) != a_shape
+  )
+  if a_by_rows:
+    a_multiples = (1, TMA_PITCH_BYTES // size)
+  # TMA fills rows past the edge slowly (with M=1 in 64-row tiles the whole product
+  # took 62 us against 32 us for M=64, 4096 x 12288, H200), so where there is one
+  # row of tiles only the rows that exist are loaded, in eights.
+  a_rows = config.block_m
+  if not transposes.a and config.cluster_m == 1:
+    a_rows = min(a_rows, rounded_up((m,), (8,))[0])
   columns = staging_columns(config, out_dtype=jnp.dtype(out_dtype).name)
   staging: tuple[Any, ...] = tiled(columns * out_size, out_dtype)
   if compat.SWIZZLES_UNTILED:
     staging, out_multiples = staging[1:], (1, TMA_PITCH_BYTES // out_size)
   else:
-    out_multiples = tma_multiples(m, n, columns)
+    out_multiples = tma_multiples(m, n, columns, itemsize=out_size)
   return HopperLayout(
     operand=tiled(swizzle, dtype),
+    a_by_rows=tiled(swizzle, dtype)[1:] if a_by_rows else None,
     staging=staging,
     staging_columns=columns,
-    a_multiples=(a_rows, a_columns),
-    b_multiples=tma_multiples(k, n, swizzle // size),
+    a_rows=a_rows,
+    a_multiples=a_multiples,
+    b_multiples=tma_multiples(*b_shape, span, itemsize=size),
     out_multiples=out_multiples,
   )
 
 
 def padding_notes(
-  problem: MatmulProblem, *, config: MatmulConfig, out_dtype: Any
+  problem: MatmulProblem, *, config: MatmulConfig, out_dtype: Any, transposes: Transposes
 ) -> tuple[str, ...]:
   """What the Hopper matmul would copy to a padded array first, a sentence each."""
   m, k, n = problem.m, problem.k, problem.n
   layout = hopper_layout(
-    config, m=m, k=k, n=n, a_batch=problem.batch, dtype=problem.dtype, out_dtype=out_dtype
+    config,
+    m=m,
+    k=k,
+    n=n,
+    dtype=problem.dtype,
+    out_dtype=out_dtype,
+    transposes=transposes,
   )
   notes = []
   for name, shape, multiples in (
-    ("a", (m, k), layout.a_multiples),
-    ("b", (k, n), layout.b_multiples),
+    ("a", (k, m) if transposes.a else (m, k), layout.a_multiples),
+    ("b", (n, k) if transposes.b else (k, n), layout.b_multiples),
     ("the result", (m, n), layout.out_multiples),
   ):
     wanted = rounded_up(shape, multiples)

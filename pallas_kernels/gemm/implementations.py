@@ -12,9 +12,11 @@ from hw_profiles import MatmulConfig, MatmulProblem, TilePlan
 from pallas_kernels import compat, dispatch, planning, sharding
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
-from pallas_kernels.dtypes import accumulator_dtype
+from pallas_kernels.dtypes import sum_dtype
 from pallas_kernels.gemm import hopper, hopper_layout, portable, xla
-from pallas_kernels.gemm.request import MatmulRequest, Operands
+from pallas_kernels.gemm.epilogue import complete
+from pallas_kernels.gemm.operands import Operands
+from pallas_kernels.gemm.request import GemmRequest
 
 # Rows assumed by `batch_invariant=True`, whatever M is: the config, and with it
 # the order of the sum, must not depend on M.
@@ -34,12 +36,12 @@ _TRITON_PRECISIONS = (
 )
 
 
-def _kernel_refusal(request: MatmulRequest) -> Refusal | None:
+def _kernel_refusal(request: GemmRequest) -> Refusal | None:
   """What no kernel of this family does."""
   for name, dtype in (
     ("operands", request.dtype),
     ("out_dtype", request.epilogue.out_dtype),
-    ("intermediate_dtype", request.epilogue.intermediate_dtype),
+    ("intermediate_dtype", request.epilogue.settled_dtype),
   ):
     if dtype == jnp.float64:
       return Refusal("dtype", f"{name}: float64 is wider than the kernels' float32 accumulator")
@@ -53,7 +55,7 @@ def _kernel_refusal(request: MatmulRequest) -> Refusal | None:
 
 
 def _hopper_refusal(
-  one: Implementation, request: MatmulRequest, problem: MatmulProblem, device: TargetDevice
+  one: Implementation, request: GemmRequest, problem: MatmulProblem, device: TargetDevice
 ) -> Refusal | None:
   found = None if one.interpreted else dispatch.needs_gpu(device)
   if found is None and not one.interpreted and not device.is_hopper:
@@ -67,7 +69,7 @@ def _hopper_refusal(
 
 
 def _portable_refusal(
-  one: Implementation, request: MatmulRequest, problem: MatmulProblem, device: TargetDevice
+  one: Implementation, request: GemmRequest, problem: MatmulProblem, device: TargetDevice
 ) -> Refusal | None:
   found = None if one.interpreted else dispatch.needs_gpu(device)
   if found is None and not one.interpreted and request.precision not in _TRITON_PRECISIONS:
@@ -83,7 +85,7 @@ def _portable_refusal(
 
 
 def _xla_refusal(
-  one: Implementation, request: MatmulRequest, problem: MatmulProblem, device: TargetDevice
+  one: Implementation, request: GemmRequest, problem: MatmulProblem, device: TargetDevice
 ) -> Refusal | None:
   del one, problem, device
   if request.batch_invariant:
@@ -95,39 +97,46 @@ def _xla_refusal(
 
 def _run_hopper(
   one: Implementation,
-  request: MatmulRequest,
+  request: GemmRequest,
   operands: Operands,
   config: MatmulConfig,
   device: TargetDevice,
 ) -> jax.Array:
   sms = device.num_cores or planning_profile(device)[0].sm_count
   out = hopper.matmul(
-    *operands,
+    operands,
+    transposes=request.transposes,
     config=config,
     epilogue=request.epilogue,
     num_ctas=_INTERPRETED_CTAS if one.interpreted else sms,
     interpret=compat.gpu_interpret_params() if one.interpreted else None,
   )
   # Mosaic GPU kernels drop the mesh axes that their operands vary over
-  return sharding.vary_together(out, operands[0])[0]
+  return sharding.vary_together(out, operands.a)[0]
 
 
 def _hopper_notes(
-  request: MatmulRequest, problem: MatmulProblem, config: MatmulConfig
+  request: GemmRequest, problem: MatmulProblem, config: MatmulConfig
 ) -> tuple[str, ...]:
-  return hopper_layout.padding_notes(problem, config=config, out_dtype=request.epilogue.out_dtype)
+  return hopper_layout.padding_notes(
+    problem,
+    config=config,
+    out_dtype=request.epilogue.out_dtype,
+    transposes=request.transposes,
+  )
 
 
 def _run_portable(
   one: Implementation,
-  request: MatmulRequest,
+  request: GemmRequest,
   operands: Operands,
   config: MatmulConfig,
   device: TargetDevice,
 ) -> jax.Array:
   del device
   return portable.matmul(
-    *operands,
+    operands,
+    transposes=request.transposes,
     config=config,
     epilogue=request.epilogue,
     precision=request.precision,
@@ -137,13 +146,18 @@ def _run_portable(
 
 def _run_xla(
   one: Implementation,
-  request: MatmulRequest,
+  request: GemmRequest,
   operands: Operands,
   config: MatmulConfig | None,
   device: TargetDevice,
 ) -> jax.Array:
   del one, config, device
-  return xla.matmul(*operands, epilogue=request.epilogue, precision=request.precision)
+  return xla.matmul(
+    operands,
+    transposes=request.transposes,
+    epilogue=request.epilogue,
+    precision=request.precision,
+  )
 
 
 _MOSAIC_GPU, _MOSAIC_GPU_INTERPRET = (
@@ -163,7 +177,7 @@ _TRITON, _INTERPRET = (
 _XLA = Implementation("xla", schedule=None, refusal=_xla_refusal, run=_run_xla)
 
 
-def by_preference(request: MatmulRequest) -> tuple[Implementation, ...]:
+def by_preference(request: GemmRequest) -> tuple[Implementation, ...]:
   """All implementations of matmul, the best first."""
   if request.dtype == jnp.float32:
     # measured on an H200 at 1024 x 4096 x 12288: cuBLAS 1989 us, Triton 2347 us
@@ -182,14 +196,14 @@ class Choice:
   notes: tuple[str, ...]
 
 
-def choose(request: MatmulRequest, problem: MatmulProblem, device: TargetDevice) -> Choice:
+def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -> Choice:
   """Which implementation and tile serve a request on a problem.
 
   Raises:
     hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
   """
   decision = dispatch.decide(
-    "matmul",
+    request.op,
     by_preference(request),
     request.implementation,
     refusal=lambda one: one.refusal(one, request, problem, device),
@@ -200,29 +214,32 @@ def choose(request: MatmulRequest, problem: MatmulProblem, device: TargetDevice)
   invariant = dataclasses.replace(
     problem, m=_INVARIANT_ROWS, batch=1, shared_a=False, shared_b=True
   )
-  config, plan = planning.resolve(
-    one, problem, request.config, device, plan_as=invariant if request.batch_invariant else None
-  )
+  plan_as = invariant if request.batch_invariant else None
+  config, plan = planning.resolve(one, problem, request.config, device, plan_as=plan_as)
   notes = one.notes(request, problem, config)
   if request.config is None:
-    notes += planning.stand_in_note(device)
+    notes += planning.choice_notes(one, problem, device, plan_as=plan_as)
   return Choice(one, config, plan, decision.refused, notes)
 
 
-def run(request: MatmulRequest, operands: Operands) -> jax.Array:
-  """Run a request on a [batch or 1, M, K], b [batch or 1, K, N], bias [batch or 1, N]."""
-  a, b, bias = operands
+def run(request: GemmRequest, operands: Operands) -> jax.Array:
+  """Run a request on its operands; [batch, M, N]."""
   device = target_device()
-  problem = request.problem(a.shape, b.shape, None if bias is None else bias.shape)
+  problem = request.problem(operands)
   choice = choose(request, problem, device)
   if problem.is_empty and choice.implementation.schedule is not None:
-    return _empty(request, operands, problem.batch)
+    return _empty(request, operands)
   return choice.implementation.run(choice.implementation, request, operands, choice.config, device)
 
 
-def _empty(request: MatmulRequest, operands: Operands, batch: int) -> jax.Array:
+def _empty(request: GemmRequest, operands: Operands) -> jax.Array:
   """The result where there is nothing to multiply: empty, or the epilogue of zeros."""
-  a, b, bias = operands
-  acc = jnp.zeros((batch, a.shape[1], b.shape[2]), accumulator_dtype(a.dtype))
-  out = request.epilogue(acc, None if bias is None else bias[:, None, :])
-  return sharding.vary_together(out, a)[0]
+  sizes = operands.sizes(request.transposes)
+  acc = jnp.zeros((sizes.batch, sizes.m, sizes.n), sum_dtype(operands.a.dtype))
+  out = complete(
+    request.epilogue,
+    (acc,) * len(operands.bs),
+    tuple(x[:, :, None] for x in operands.per_row),
+    tuple(x[:, None, :] for x in operands.per_column),
+  )
+  return sharding.vary_together(out, operands.a)[0]

@@ -1,4 +1,4 @@
-"""C = epilogue(A·B + bias) as a plain `pl.pallas_call` with explicit BlockSpecs.
+"""C = epilogue(A·B, ...) as a plain `pl.pallas_call` with explicit BlockSpecs.
 
 One program per tile of C, in the L2-aware order of `hw_profiles.tile_order`.
 A program is handed its row panel of A and column panel of B, walks K in steps
@@ -26,8 +26,9 @@ from jax.experimental.pallas import triton as plgpu_triton
 from hw_profiles import MatmulConfig, tile_order
 from hw_profiles.matmul.multistage import warps
 from pallas_kernels import sharding
-from pallas_kernels.batching import batch_of
-from pallas_kernels.gemm.epilogue import Epilogue
+from pallas_kernels.dtypes import sum_dtype
+from pallas_kernels.gemm.epilogue import Epilogue, complete
+from pallas_kernels.gemm.operands import Operands, Sizes, Transposes
 
 
 def _in_bounds(shape: tuple[int, int], *, rows: Any, columns: Any) -> jax.Array | None:
@@ -41,21 +42,20 @@ def _in_bounds(shape: tuple[int, int], *, rows: Any, columns: Any) -> jax.Array 
 
 
 def _body(
-  a_ref: Any,
-  b_ref: Any,
-  *rest: Any,
+  *flat_refs: Any,
+  refs_of: Callable[..., tuple[Operands, Any]],
+  transposes: Transposes,
   config: MatmulConfig,
   epilogue: Epilogue,
   precision: Any,
-  m: int,
-  n: int,
-  k: int,
+  sizes: Sizes,
   tiles_m: int,
   tiles_n: int,
   interpreted: bool,
 ) -> None:
   """One tile of C."""
-  bias_ref, out_ref = rest if len(rest) == 2 else (None, rest[0])
+  refs, out_ref = refs_of(*flat_refs)
+  _, m, k, n = sizes
   block_m, block_n, block_k = config.block_m, config.block_n, config.block_k
   _, tile_m, tile_n = _tile(pl.program_id(0), tiles_m, tiles_n, config.group_m)
   # what is left of each side inside this tile; None where blocks divide it
@@ -67,36 +67,60 @@ def _body(
       return ref[...]
     return plgpu_triton.load(ref, mask=mask, other=0.0)
 
-  def load_bias() -> jax.Array | None:
-    if bias_ref is None:
-      return None
-    inside = None
-    if columns is not None:
-      inside = lax.broadcasted_iota(jnp.int32, (block_n,), 0) < columns
-    return load(bias_ref, inside)
-
-  def multiply(step: Any, carry: tuple[jax.Array, jax.Array | None]) -> Any:
-    acc, bias = carry
-    depth = k - step * block_k if k % block_k else None
+  def load_matrix(
+    ref: Any, step: Any, *, side: int, limit: Any, depth: Any, depth_first: bool
+  ) -> jax.Array:
+    """One K step of an operand as stored: side x block_k, or block_k x side."""
     window = pl.ds(step * block_k, block_k)
-    a = load(a_ref.at[:, window], _in_bounds((block_m, block_k), rows=rows, columns=depth))
-    b = load(b_ref.at[window, :], _in_bounds((block_k, block_n), rows=depth, columns=columns))
-    acc = acc + lax.dot(a, b, precision=precision, preferred_element_type=jnp.float32)
-    return acc, load_bias() if interpreted else bias
+    if depth_first:
+      return load(ref.at[window, :], _in_bounds((block_k, side), rows=depth, columns=limit))
+    return load(ref.at[:, window], _in_bounds((side, block_k), rows=limit, columns=depth))
 
-  acc = jnp.zeros((block_m, block_n), jnp.float32)
+  def load_vectors() -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+    def one(ref: Any, size: int, limit: Any) -> jax.Array:
+      inside = None if limit is None else lax.broadcasted_iota(jnp.int32, (size,), 0) < limit
+      return load(ref, inside)
+
+    return (
+      tuple(one(ref, block_m, rows) for ref in refs.per_row),
+      tuple(one(ref, block_n, columns) for ref in refs.per_column),
+    )
+
+  def multiply(step: Any, carry: tuple[Any, Any]) -> Any:
+    accs, vectors = carry
+    depth = k - step * block_k if k % block_k else None
+    a = load_matrix(refs.a, step, side=block_m, limit=rows, depth=depth, depth_first=transposes.a)
+    a = a.T if transposes.a else a
+    sums = []
+    for acc, ref in zip(accs, refs.bs, strict=True):
+      b = load_matrix(
+        ref, step, side=block_n, limit=columns, depth=depth, depth_first=not transposes.b
+      )
+      b = b.T if transposes.b else b
+      sums.append(
+        acc + lax.dot(a, b, precision=precision, preferred_element_type=acc.dtype).astype(acc.dtype)
+      )
+    return tuple(sums), load_vectors() if interpreted else vectors
+
+  accumulate = sum_dtype(refs.a.dtype)
+  accs = tuple(jnp.zeros((block_m, block_n), accumulate) for _ in refs.bs)
   # JAX's interpreter, inside shard_map, checks outside of loops but not inside
   # that operands vary over the same mesh axes, and takes what leaves a loop as
-  # varying over none: there the bias has to come out of the loop as acc does
-  bias = None
-  if interpreted and bias_ref is not None:
-    bias = jnp.zeros((block_n,), bias_ref.dtype)
-  acc, bias = lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(k, block_k)), multiply, (acc, bias))
+  # varying over none: there the vectors have to come out of the loop as acc does
+  vectors: Any = ((), ())
+  if interpreted:
+    vectors = (
+      tuple(jnp.zeros((block_m,), ref.dtype) for ref in refs.per_row),
+      tuple(jnp.zeros((block_n,), ref.dtype) for ref in refs.per_column),
+    )
+  accs, vectors = lax.fori_loop(
+    jnp.int32(0), jnp.int32(pl.cdiv(k, block_k)), multiply, (accs, vectors)
+  )
   if not interpreted:
-    bias = load_bias()
-  if bias is not None:
-    bias = bias[None, :]
-  out = epilogue(acc, bias)
+    vectors = load_vectors()
+  per_row = tuple(x[:, None] for x in vectors[0])
+  per_column = tuple(x[None, :] for x in vectors[1])
+  out = complete(epilogue, accs, per_row, per_column)
   mask = _in_bounds((block_m, block_n), rows=rows, columns=columns)
   if mask is None:
     out_ref[...] = out
@@ -122,51 +146,54 @@ _INTERPRETED_STRIP_BYTES = 1 << 20
 
 
 def _in_strips(
-  run: Callable[..., jax.Array],
-  a: jax.Array,
-  b: jax.Array,
-  bias: jax.Array | None,
+  run: Callable[[Operands], jax.Array],
+  operands: Operands,
   *,
+  transposes: Transposes,
   block_n: int,
 ) -> jax.Array:
-  """`run(a, b, bias)` strip by strip along N; programs and results are the same."""
-  n = b.shape[2]
-  column_bytes = b.shape[0] * b.shape[1] * b.dtype.itemsize
-  width = max(1, _INTERPRETED_STRIP_BYTES // (column_bytes * block_n)) * block_n
-  if width >= n:
-    return run(a, b, bias)
+  """`run(operands)` strip by strip along N; programs and results are the same."""
+  sizes = operands.sizes(transposes)
+  axis = 1 if transposes.b else 2
+  b_bytes = sum(b.size // sizes.n * b.dtype.itemsize for b in operands.bs)
+  width = max(1, _INTERPRETED_STRIP_BYTES // (b_bytes * block_n)) * block_n
+  if width >= sizes.n:
+    return run(operands)
 
   def strip(start: Any, size: int) -> jax.Array:
-    part = None if bias is None else lax.dynamic_slice_in_dim(bias, start, size, axis=1)
-    return run(a, lax.dynamic_slice_in_dim(b, start, size, axis=2), part)
+    return run(
+      operands._replace(
+        bs=tuple(lax.dynamic_slice_in_dim(b, start, size, axis=axis) for b in operands.bs),
+        per_column=tuple(
+          lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in operands.per_column
+        ),
+      )
+    )
 
-  whole = n // width
+  whole = sizes.n // width
   strips = lax.map(lambda i: strip(i * width, width), jnp.arange(whole, dtype=jnp.int32))
   out = jnp.moveaxis(strips, 0, 2).reshape(strips.shape[1], strips.shape[2], whole * width)
-  if n % width:
-    out = jnp.concatenate([out, strip(whole * width, n % width)], axis=2)
+  if sizes.n % width:
+    out = jnp.concatenate([out, strip(whole * width, sizes.n % width)], axis=2)
   return out
 
 
 def matmul(
-  a: jax.Array,
-  b: jax.Array,
-  bias: jax.Array | None,
+  operands: Operands,
   *,
+  transposes: Transposes,
   config: MatmulConfig,
   epilogue: Epilogue,
   precision: Any,
   interpret: bool,
 ) -> jax.Array:
-  """out[i] = epilogue(a[i]·b[i] + bias[i]) for i < batch.
+  """out[i] = epilogue(a[i]·b[i], ...) for i < batch.
 
   Args:
-    a: [batch or 1, M, K], a floating-point dtype of at most 32 bits; sizes at
-      least 1.
-    b: [batch or 1, K, N], the dtype of a.
-    bias: [batch or 1, N] or None.
+    operands: Matrices of a dtype of at most 32 bits; sizes at least 1.
+    transposes: How they are stored.
     config: Tile sizes; to compile, ones that `hw_profiles.plan` says fit.
-    epilogue: What to do with the accumulator.
+    epilogue: What to do with the accumulators.
     precision: For `lax.dot`; matters for float32 operands only.
     interpret: True runs it with the Pallas interpreter, on any device.
 
@@ -174,71 +201,86 @@ def matmul(
     [batch, M, N] in `epilogue.out_dtype`.
   """
   run = functools.partial(
-    _call, config=config, epilogue=epilogue, precision=precision, interpret=interpret
+    _call,
+    transposes=transposes,
+    config=config,
+    epilogue=epilogue,
+    precision=precision,
+    interpret=interpret,
   )
-  return _in_strips(run, a, b, bias, block_n=config.block_n) if interpret else run(a, b, bias)
+  if not interpret:
+    return run(operands)
+  return _in_strips(run, operands, transposes=transposes, block_n=config.block_n)
 
 
 def _call(
-  a: jax.Array,
-  b: jax.Array,
-  bias: jax.Array | None,
+  operands: Operands,
   *,
+  transposes: Transposes,
   config: MatmulConfig,
   epilogue: Epilogue,
   precision: Any,
   interpret: bool,
 ) -> jax.Array:
   """The `pallas_call` of `matmul`."""
-  _, m, k = a.shape
-  n = b.shape[2]
-  batch = batch_of(a, b, bias)
-  tiles_m, tiles_n = pl.cdiv(m, config.block_m), pl.cdiv(n, config.block_n)
+  sizes = operands.sizes(transposes)
+  tiles_m, tiles_n = pl.cdiv(sizes.m, config.block_m), pl.cdiv(sizes.n, config.block_n)
   # whole K steps, so that no window over-runs its panel: an over-running
   # window is shifted by the interpreter, not padded
-  depth = pl.cdiv(k, config.block_k) * config.block_k
+  depth = pl.cdiv(sizes.k, config.block_k) * config.block_k
   tile = functools.partial(_tile, tiles_m=tiles_m, tiles_n=tiles_n, group_m=config.group_m)
 
-  def panel_of(array: jax.Array, index: Any) -> Any:
-    """An index map reading batch 0 of an operand that all batches share."""
+  def panel(array: jax.Array, block: tuple[int, ...], index: Any) -> pl.BlockSpec:
+    """A panel of an operand; batch 0 of one that all batches share."""
     shared = array.shape[0] == 1
 
     def index_map(program: Any) -> tuple[Any, ...]:
       batch_index, row, column = tile(program)
       return (0 if shared else batch_index, *index(row, column))
 
-    return index_map
+    return pl.BlockSpec((None, *block), index_map)
 
-  operands = [a, b]
-  in_specs = [
-    pl.BlockSpec((None, config.block_m, depth), panel_of(a, lambda row, _: (row, 0))),
-    pl.BlockSpec((None, depth, config.block_n), panel_of(b, lambda _, column: (0, column))),
-  ]
-  if bias is not None:
-    operands.append(bias)
-    in_specs.append(
-      pl.BlockSpec((None, config.block_n), panel_of(bias, lambda _, column: (column,)))
-    )
+  def matrix(array: jax.Array, side: int, index: Any, *, depth_first: bool) -> pl.BlockSpec:
+    if depth_first:
+      return panel(array, (depth, side), lambda row, column: (0, index(row, column)))
+    return panel(array, (side, depth), lambda row, column: (index(row, column), 0))
+
+  in_specs = Operands(
+    matrix(operands.a, config.block_m, lambda row, _: row, depth_first=transposes.a),
+    tuple(
+      matrix(b, config.block_n, lambda _, column: column, depth_first=not transposes.b)
+      for b in operands.bs
+    ),
+    tuple(panel(x, (config.block_m,), lambda row, _: (row,)) for x in operands.per_row),
+    tuple(panel(x, (config.block_n,), lambda _, column: (column,)) for x in operands.per_column),
+  )
+  structure = jax.tree.structure(operands)
+
+  def refs_of(*flat: Any) -> tuple[Operands, Any]:
+    return jax.tree.unflatten(structure, flat[:-1]), flat[-1]
+
   return pl.pallas_call(
     functools.partial(
       _body,
+      refs_of=refs_of,
+      transposes=transposes,
       config=config,
       epilogue=epilogue,
       precision=precision,
-      m=m,
-      n=n,
-      k=k,
+      sizes=sizes,
       tiles_m=tiles_m,
       tiles_n=tiles_n,
       interpreted=interpret,
     ),
-    out_shape=sharding.out_struct((batch, m, n), epilogue.out_dtype, a),
-    grid=(batch * tiles_m * tiles_n,),
-    in_specs=in_specs,
+    out_shape=sharding.out_struct((sizes.batch, sizes.m, sizes.n), epilogue.out_dtype, operands.a),
+    grid=(sizes.batch * tiles_m * tiles_n,),
+    in_specs=jax.tree.leaves(in_specs, is_leaf=lambda x: isinstance(x, pl.BlockSpec)),
     out_specs=pl.BlockSpec((None, config.block_m, config.block_n), tile),
     compiler_params=None
     if interpret
-    else plgpu_triton.CompilerParams(num_warps=warps(config), num_stages=config.num_stages),
+    else plgpu_triton.CompilerParams(
+      num_warps=warps(config, products=len(operands.bs)), num_stages=config.num_stages
+    ),
     interpret=interpret,
     name="matmul_portable",
-  )(*operands)
+  )(*jax.tree.leaves(operands))

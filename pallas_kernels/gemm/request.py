@@ -1,66 +1,80 @@
 """The checked, hashable description of one matmul call: all of it but the arrays."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from hw_profiles import MatmulConfig, MatmulProblem
 from pallas_kernels import activations, arguments
-from pallas_kernels.batching import common_batch
 from pallas_kernels.gemm.epilogue import Epilogue, make_epilogue
+from pallas_kernels.gemm.operands import Operands, Transposes
 
 
 @dataclasses.dataclass(frozen=True)
-class MatmulRequest:
+class GemmRequest:
   """Options of a call after checking, sizes left out (`vmap` changes them).
 
   Attributes:
+    op: The public function, for messages.
     dtype: Operand dtype.
-    epilogue: Bias, activation and roundings.
+    epilogue: What happens to the accumulators.
     precision: For float32 operands; `Precision.HIGHEST` unless the user asked
       for less.
     batch_invariant: Whether a row's bits may not depend on M.
     config: The user's config or None.
     implementation: The user's choice or None.
+    transposes: How the operands are stored.
   """
 
+  op: str
   dtype: jnp.dtype
   epilogue: Epilogue
   precision: Any
   batch_invariant: bool
   config: MatmulConfig | None
   implementation: str | None
+  transposes: Transposes = dataclasses.field(default_factory=Transposes)
 
-  def problem(
-    self,
-    a_shape: tuple[int, ...],
-    b_shape: tuple[int, ...],
-    bias_shape: tuple[int, ...] | None,
-  ) -> MatmulProblem:
-    """The planner's view of this request on operands of the kernels' shapes."""
+  def problem(self, operands: Operands) -> MatmulProblem:
+    """The planner's view of this request on operands, or on their shapes."""
+    sizes = operands.sizes(self.transposes)
+    a_batch, b_batch = operands.a.shape[0], operands.bs[0].shape[0]
     return MatmulProblem(
-      m=a_shape[1],
-      k=a_shape[2],
-      n=b_shape[2],
+      m=sizes.m,
+      k=sizes.k,
+      n=sizes.n,
       dtype=self.dtype.name,
       out_dtype=self.epilogue.out_dtype.name,
-      bias=bias_shape is not None,
+      bias=bool(operands.per_column) and not operands.per_row,
+      scaled=bool(operands.per_row),
       activation=self.epilogue.activation,
-      batch=common_batch(a_shape[0], b_shape[0], 1 if bias_shape is None else bias_shape[0]),
-      shared_a=a_shape[0] == 1 and b_shape[0] != 1,
-      shared_b=b_shape[0] == 1,
+      batch=sizes.batch,
+      shared_a=a_batch == 1 and b_batch != 1,
+      shared_b=b_batch == 1,
+      products=len(operands.bs),
     )
 
-  def without_activation(self, out_dtype: Any) -> "MatmulRequest":
-    """The same product and bias, stored in `out_dtype` before any activation."""
-    plain = make_epilogue(activation=None, intermediate_dtype=None, out_dtype=out_dtype)
+  def with_epilogue(self, epilogue: Epilogue) -> "GemmRequest":
+    """The same products, finished in another way."""
     config = self.config
-    if config is not None and plain.out_dtype.itemsize != self.epilogue.out_dtype.itemsize:
+    if config is not None and epilogue.out_dtype.itemsize != self.epilogue.out_dtype.itemsize:
       # the width of the staging rows was chosen for the size of another dtype
       config = dataclasses.replace(config, epilogue_block_n=None)
-    return dataclasses.replace(self, epilogue=plain, config=config)
+    return dataclasses.replace(self, epilogue=epilogue, config=config)
+
+  def plain(self, out_dtype: Any) -> "GemmRequest":
+    """The same product and bias, stored in `out_dtype` before any activation."""
+    return self.with_epilogue(
+      make_epilogue(activation=None, intermediate_dtype=None, out_dtype=out_dtype)
+    )
+
+  def for_gradient(self, out_dtype: Any, transposes: Transposes) -> "GemmRequest":
+    """A plain product of other operands, with the options that hold for it, too."""
+    return dataclasses.replace(
+      self.plain(out_dtype), op="matmul", config=None, transposes=transposes
+    )
 
 
 def make_request(
@@ -75,27 +89,21 @@ def make_request(
   batch_invariant: bool,
   config: MatmulConfig | None,
   implementation: str | None,
-) -> MatmulRequest:
+) -> GemmRequest:
   """Check the arguments of `matmul` and gather what does not depend on sizes.
 
   Raises:
     ValueError: an argument is wrong; the message names it, the value got, what
       was expected and what would work.
   """
-  _check_operands(a, b)
+  check_matrices(("a", a), ("b", b))
   if bias is not None:
     _check_bias(bias, columns=b.shape[-1])
   arguments.check_choice("activation", activation, activations.ACTIVATIONS)
-  arguments.check_implementation(implementation)
-  if not isinstance(batch_invariant, bool):
-    raise ValueError(f"batch_invariant={batch_invariant!r}: expected True or False")
-  if config is not None and not isinstance(config, MatmulConfig):
-    raise ValueError(
-      f"config is a {type(config).__name__}: expected a MatmulConfig, for example "
-      "MatmulConfig(128, 128, 64, num_stages=4)"
-    )
+  check_options(config, batch_invariant=batch_invariant, implementation=implementation)
   dtype = jnp.dtype(a.dtype)
-  return MatmulRequest(
+  return GemmRequest(
+    op="matmul",
     dtype=dtype,
     epilogue=make_epilogue(
       activation=activation,
@@ -111,31 +119,50 @@ def make_request(
   )
 
 
-def _check_operands(a: Any, b: Any) -> None:
-  arguments.check_array("a", a, min_ndim=2)
-  arguments.check_array("b", b, min_ndim=2)
-  arguments.check_float("a", a)
-  arguments.check_float("b", b)
+def check_options(config: Any, *, batch_invariant: Any = False, implementation: Any = None) -> None:
+  """Check the options that the family's functions share; raises ValueError."""
+  arguments.check_implementation(implementation)
+  if not isinstance(batch_invariant, bool):
+    raise ValueError(f"batch_invariant={batch_invariant!r}: expected True or False")
+  if config is not None and not isinstance(config, MatmulConfig):
+    raise ValueError(
+      f"config is a {type(config).__name__}: expected a MatmulConfig, for example "
+      "MatmulConfig(128, 128, 64, num_stages=4)"
+    )
+
+
+def check_matrices(
+  left: tuple[str, Any],
+  right: tuple[str, Any],
+  *,
+  check_dtype: Callable[[str, Any], None] = arguments.check_float,
+) -> None:
+  """Check two named operands of a product against each other; raises ValueError."""
+  (a_name, a), (b_name, b) = left, right
+  for name, array in (left, right):
+    arguments.check_array(name, array, min_ndim=2)
+  for name, array in (left, right):
+    check_dtype(name, array)
   if a.dtype != b.dtype:
     raise ValueError(
-      f"a is {a.dtype} and b is {b.dtype}: expected one dtype; "
-      f"a.astype({b.dtype}) or b.astype({a.dtype}) says which"
+      f"{a_name} is {a.dtype} and {b_name} is {b.dtype}: expected one dtype; "
+      f"{a_name}.astype({b.dtype}) or {b_name}.astype({a.dtype}) says which"
     )
-  for name, array in (("a", a), ("b", b)):
+  for name, array in (left, right):
     if not all(isinstance(size, int) for size in array.shape):
       raise ValueError(f"{name} has shape {tuple(array.shape)}: sizes must be known when traced")
   if a.shape[-1] != b.shape[-2]:
     raise ValueError(
-      f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: the last dimension of a "
-      f"({a.shape[-1]}) must equal the second to last of b ({b.shape[-2]})"
-      + ("; b.swapaxes(-1, -2) would fit" if a.shape[-1] == b.shape[-1] else "")
+      f"{a_name} has shape {tuple(a.shape)} and {b_name} {tuple(b.shape)}: the last dimension of"
+      f" {a_name} ({a.shape[-1]}) must equal the second to last of {b_name} ({b.shape[-2]})"
+      + (f"; {b_name}.swapaxes(-1, -2) would fit" if a.shape[-1] == b.shape[-1] else "")
     )
   try:
     jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
   except ValueError:
     raise ValueError(
-      f"a has batch dimensions {tuple(a.shape[:-2])} and b {tuple(b.shape[:-2])}: "
-      "expected shapes that broadcast against each other, or a 2-d b"
+      f"{a_name} has batch dimensions {tuple(a.shape[:-2])} and {b_name} {tuple(b.shape[:-2])}: "
+      f"expected shapes that broadcast against each other, or a 2-d {b_name}"
     ) from None
 
 
@@ -148,7 +175,7 @@ def _check_bias(bias: Any, *, columns: int) -> None:
   arguments.check_float("bias", bias)
 
 
-def describe(a: Any, b: Any, bias: Any, request: MatmulRequest) -> str:
+def describe(a: Any, b: Any, bias: Any, request: GemmRequest) -> str:
   """The call in one line, for `explain`."""
   parts = [arguments.describe_array(a), arguments.describe_array(b)]
   if bias is not None:
@@ -157,6 +184,3 @@ def describe(a: Any, b: Any, bias: Any, request: MatmulRequest) -> str:
     parts.append(f"activation={request.epilogue.activation!r}")
   parts.append(f"out={request.epilogue.out_dtype.name}")
   return ", ".join(parts)
-
-
-Operands = tuple[jax.Array, jax.Array, jax.Array | None]

@@ -1,8 +1,8 @@
-"""C = epilogue(A·B + bias) left to XLA: cuBLAS on a GPU, and any device JAX has.
+"""C = epilogue(A·B, ...) left to XLA: cuBLAS on a GPU, and any device JAX has.
 
 The fallback where no kernel applies. It keeps the contract of the kernels: the
-sum in float32 (float64 for float64 operands), the epilogue after it, one
-rounding to the output dtype.
+sum in float32 (float64 for float64 operands, int32 for integers), the epilogue
+after it, one rounding to the output dtype.
 """
 
 from typing import Any
@@ -11,44 +11,44 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.batching import batch_of
-from pallas_kernels.dtypes import accumulator_dtype
-from pallas_kernels.gemm.epilogue import Epilogue
+from pallas_kernels.dtypes import sum_dtype
+from pallas_kernels.gemm.epilogue import Epilogue, complete
+from pallas_kernels.gemm.operands import Operands, Transposes
 
 
 def matmul(
-  a: jax.Array, b: jax.Array, bias: jax.Array | None, *, epilogue: Epilogue, precision: Any
+  operands: Operands, *, transposes: Transposes, epilogue: Epilogue, precision: Any
 ) -> jax.Array:
-  """out[i] = epilogue(a[i]·b[i] + bias[i]) for i < batch.
+  """out[i] = epilogue(a[i]·b[i], ...) for i < batch.
 
   Args:
-    a: [batch or 1, M, K], any floating-point dtype.
-    b: [batch or 1, K, N], the dtype of a.
-    bias: [batch or 1, N] or None.
-    epilogue: What to do with the sum.
+    operands: Matrices of any floating-point dtype, or integers.
+    transposes: How they are stored.
+    epilogue: What to do with the sums.
     precision: For `lax.dot_general`; matters for float32 operands only.
 
   Returns:
     [batch, M, N] in `epilogue.out_dtype`.
   """
-  batch = batch_of(a, b, bias)
-  accumulate = accumulator_dtype(a.dtype)
+  accs = tuple(_product(operands.a, b, transposes, precision) for b in operands.bs)
+  out = complete(
+    epilogue,
+    accs,
+    tuple(x[:, :, None] for x in operands.per_row),
+    tuple(x[:, None, :] for x in operands.per_column),
+  )
+  return jnp.broadcast_to(out, (operands.sizes(transposes).batch, *out.shape[1:]))
+
+
+def _product(a: jax.Array, b: jax.Array, transposes: Transposes, precision: Any) -> jax.Array:
+  """The sums of one product, [batch, M, N]; a shared operand is not copied."""
+  # the axes that are summed over, as stored
+  a_depth, b_depth = (1 if transposes.a else 2), (2 if transposes.b else 1)
+  accumulate = sum_dtype(a.dtype)
+  options = {"precision": precision, "preferred_element_type": accumulate}
   if a.shape[0] == b.shape[0]:
-    acc = lax.dot_general(
-      a,
-      b,
-      (((2,), (1,)), ((0,), (0,))),
-      precision=precision,
-      preferred_element_type=accumulate,
-    )
-  elif b.shape[0] == 1:
-    acc = lax.dot_general(
-      a, b[0], (((2,), (0,)), ((), ())), precision=precision, preferred_element_type=accumulate
-    )
-  else:
-    acc = lax.dot_general(
-      b, a[0], (((1,), (1,)), ((), ())), precision=precision, preferred_element_type=accumulate
-    )
-    acc = jnp.swapaxes(acc, 1, 2)
-  out = epilogue(acc, None if bias is None else bias[:, None, :])
-  return jnp.broadcast_to(out, (batch, *out.shape[1:]))
+    return lax.dot_general(a, b, (((a_depth,), (b_depth,)), ((0,), (0,))), **options)
+  if b.shape[0] == 1:
+    return lax.dot_general(a, b[0], (((a_depth,), (b_depth - 1,)), ((), ())), **options)
+  acc = lax.dot_general(b, a[0], (((b_depth,), (a_depth - 1,)), ((), ())), **options)
+  return jnp.swapaxes(acc, 1, 2)

@@ -4,6 +4,9 @@ Each stage has two barriers. `full` completes when all copies into the stage
 have arrived; `empty` when every consumer has let go of it. The memory
 warpgroup runs ahead by the number of stages; steps are counted across output
 tiles, so that it does not stop at their borders.
+
+In a cluster a copy may land in the shared memory of all its thread blocks, so
+there a stage is free only when the consumers of all of them have let go.
 """
 
 import dataclasses
@@ -31,11 +34,23 @@ class StageRing:
   empty: Any
 
   @staticmethod
-  def barriers(*, num_stages: int, copies: int, consumers: int) -> tuple[Any, Any]:
-    """Scratch types of (`full`, `empty`) for `copies` copies a stage."""
-    return (
-      plgpu.Barrier(num_barriers=num_stages, num_arrivals=copies),
-      plgpu.Barrier(num_barriers=num_stages, num_arrivals=consumers),
+  def barriers(
+    *, num_stages: int, copies: int, consumers: int, cluster_axis: str | None = None
+  ) -> tuple[Any, Any]:
+    """Scratch types of (`full`, `empty`) for `copies` copies a stage.
+
+    Args:
+      num_stages: Stages in shared memory.
+      copies: Copies that fill a stage.
+      consumers: Consumer warpgroups of a thread block.
+      cluster_axis: The axis of the cluster whose blocks fill each other's
+        stages; None: each block fills its own.
+    """
+    full = plgpu.Barrier(num_barriers=num_stages, num_arrivals=copies)
+    if cluster_axis is None:
+      return full, plgpu.Barrier(num_barriers=num_stages, num_arrivals=consumers)
+    return full, plgpu.ClusterBarrier(
+      collective_axes=(cluster_axis,), num_barriers=num_stages, num_arrivals=consumers
     )
 
   def stage(self, step: Any) -> Any:
@@ -56,7 +71,8 @@ class StageRing:
   def drain(self, steps: Any) -> None:
     """Memory side: see every release before leaving.
 
-    The interpreter checks that no barrier is abandoned in mid-phase.
+    The interpreter checks that no barrier is abandoned in mid-phase, and a block
+    of a cluster must not end while its neighbours still arrive at its barriers.
     """
     for stage in range(self.num_stages):
 

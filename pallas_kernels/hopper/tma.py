@@ -25,14 +25,17 @@ def tiled(swizzle: int, dtype: Any) -> tuple[Any, Any]:
   )
 
 
-def tma_multiples(rows: int, columns: int, swizzle_columns: int) -> tuple[int, int]:
+def tma_multiples(
+  rows: int, columns: int, swizzle_columns: int, *, itemsize: int
+) -> tuple[int, int]:
   """What the rows and columns of an operand must be multiples of.
 
   Mosaic describes an operand to TMA as 8-row, one-swizzle-span tiles, which
   must divide it, except that a dimension of at most one tile is taken whole.
   The row pitch must be 16 B even then.
   """
-  return (8 if rows > 8 else 1, swizzle_columns if columns > swizzle_columns else 8)
+  pitch = TMA_PITCH_BYTES // itemsize
+  return (8 if rows > 8 else 1, swizzle_columns if columns > swizzle_columns else pitch)
 
 
 def padded(array: jax.Array, *multiples: int) -> jax.Array:

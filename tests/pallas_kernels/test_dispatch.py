@@ -32,11 +32,11 @@ def test_hopper_gets_the_hopper_kernel():
 
 
 def test_a_gpu_without_a_profile_gets_a_safe_tile_and_no_time():
-  with on("NVIDIA GeForce RTX 4090", 128):
+  with on("NVIDIA GeForce RTX 3090", 128):
     explanation = explain(matmul, A, B)
   assert explanation.implementation == "triton"
   assert explanation.plan is None
-  assert any("no profile of 'NVIDIA GeForce RTX 4090'" in note for note in explanation.notes)
+  assert any("no profile of 'NVIDIA GeForce RTX 3090'" in note for note in explanation.notes)
   # what the smallest of the known GPUs holds: 99 KiB
   config = explanation.config
   stage = 2 * config.block_k * (config.block_m + config.block_n)
@@ -125,7 +125,7 @@ def test_empty_operands_need_no_kernel():
 
 
 def test_explain_refuses_what_it_does_not_know():
-  with pytest.raises(ValueError, match=r"expected an op of pallas_kernels \(matmul\)"):
+  with pytest.raises(ValueError, match=r"expected an op of pallas_kernels \(.*matmul.*\)"):
     explain(jnp.dot, A, B)
   with pytest.raises(TypeError, match="activaton"):
     explain(matmul, A, B, activaton="silu")

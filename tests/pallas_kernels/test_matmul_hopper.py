@@ -7,8 +7,11 @@ import pytest
 from kernel_cases import assert_inside_bound, normal
 
 import reference
-from pallas_kernels import MatmulConfig, matmul
+from pallas_kernels import MatmulConfig, compat, explain, matmul
 from pallas_kernels.gemm import hopper as kernel
+from pallas_kernels.gemm import hopper_kernel
+from pallas_kernels.gemm.epilogue import make_epilogue
+from pallas_kernels.gemm.operands import Operands, Transposes
 from pallas_kernels.hopper import ring
 
 # the interpreter of jax 0.10 hangs where a kernel is wrong; the limit says so
@@ -64,6 +67,60 @@ def test_few_k_steps_wait_for_the_last_product(config, k_steps, rng):
   )
 
 
+@pytest.mark.parametrize("transposes", [(True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("shape", [(128, 64, 64), (72, 136, 104)], ids=str)
+def test_operands_are_read_where_they_lie(hopper, transposes, shape, rng):
+  m, k, n = shape
+  a, b = reference.exact_integer_operands(rng, m, k, n, "bfloat16")
+  stored = Transposes(*transposes)
+  operands = Operands(
+    jnp.asarray(a.T if stored.a else a)[None], (jnp.asarray(b.T if stored.b else b)[None],)
+  )
+  out = kernel.matmul(
+    operands,
+    transposes=stored,
+    config=MatmulConfig(64, 64, 64, 2),
+    epilogue=make_epilogue(activation=None, intermediate_dtype=None, out_dtype="float32"),
+    num_ctas=2,
+    interpret=compat.gpu_interpret_params() if hopper == "mosaic_gpu_interpret" else None,
+  )
+  np.testing.assert_array_equal(np.asarray(out[0], np.float64), reference.matmul_exact(a, b))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+  "config",
+  [
+    MatmulConfig(128, 128, 64, 3, cluster_m=2),
+    MatmulConfig(128, 128, 64, 3, cluster_n=2),
+    MatmulConfig(64, 64, 64, 4, cluster_m=4, overlap_epilogue=False),
+  ],
+  ids=MatmulConfig.describe,
+)
+@pytest.mark.parametrize("shape", [(1000, 520, 712), (64, 64, 64), (4096, 1024, 1024)], ids=str)
+def test_clusters_share_operand_tiles(config, shape, rng):
+  a, b = reference.exact_integer_operands(rng, *shape, "bfloat16")
+  out = matmul(jnp.asarray(a), jnp.asarray(b), config=config, implementation="mosaic_gpu")
+  np.testing.assert_array_equal(
+    np.asarray(out, np.float64), reference.matmul(a, b).astype(np.float64)
+  )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("m", [9, 71, 113, 129, 7239])
+@pytest.mark.parametrize("k", [64, 72, 1000])
+def test_rows_that_eight_does_not_divide_are_not_copied(m, k, rng):
+  a, b = reference.exact_integer_operands(rng, m, k, 136, "bfloat16")
+  config = MatmulConfig(128, 64, 64, 3)
+  call = {"config": config, "implementation": "mosaic_gpu"}
+  notes = explain(matmul, jnp.asarray(a), jnp.asarray(b), **call).notes
+  assert not any(note.startswith("a is") for note in notes)
+  out = matmul(jnp.asarray(a), jnp.asarray(b), **call)
+  np.testing.assert_array_equal(
+    np.asarray(out, np.float64), reference.matmul(a, b).astype(np.float64)
+  )
+
+
 def test_a_batch_of_both_operands(hopper, rng):
   a, b = normal(rng, 3, 20, 40), normal(rng, 3, 40, 24)
   out = matmul(a, b, config=MatmulConfig(64, 32, 32, 2), implementation=hopper)
@@ -79,13 +136,13 @@ ONLY_INTERPRETED = pytest.mark.skipif(
 @ONLY_INTERPRETED
 def test_the_race_detector_sees_two_warpgroups_in_one_slot(rng, monkeypatch, races):
   """The clean runs above mean something: let both consumers stage in one slot, and it tells."""
-  axis_index = kernel.lax.axis_index
+  axis_index = hopper_kernel.lax.axis_index
 
   def second_consumer_takes_itself_for_the_first(name):
     index = axis_index(name)
     return jnp.where(index == 1, 0, index) if name == "warpgroup" else index
 
-  monkeypatch.setattr(kernel.lax, "axis_index", second_consumer_takes_itself_for_the_first)
+  monkeypatch.setattr(hopper_kernel.lax, "axis_index", second_consumer_takes_itself_for_the_first)
   a, b = normal(rng, 128, 64), normal(rng, 64, 64)
   matmul(a, b, config=MatmulConfig(128, 64, 64, 2), implementation="mosaic_gpu_interpret")
   assert races()
@@ -105,7 +162,7 @@ class LateRing(ring.StageRing):
 @ONLY_INTERPRETED
 def test_multiplying_before_the_copy_has_landed_shows(rng, monkeypatch):
   """JAX's detector does not follow wgmma's reads; what they find in a stage does show."""
-  monkeypatch.setattr(kernel, "StageRing", LateRing)
+  monkeypatch.setattr(hopper_kernel, "StageRing", LateRing)
   a, b = normal(rng, 64, 256), normal(rng, 256, 64)
   out = matmul(a, b, config=MatmulConfig(64, 64, 64, 2), implementation="mosaic_gpu_interpret")
   with pytest.raises(AssertionError):

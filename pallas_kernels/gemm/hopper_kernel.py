@@ -1,0 +1,449 @@
+"""C = epilogue(A·B, ...) on Hopper: TMA, wgmma and warp specialisation (Pallas Mosaic GPU).
+
+One persistent thread block per SM walks the tiles of C in the L2-aware order of
+`hw_profiles.tile_order`. Its warpgroups have one role each:
+
+    memory     for each tile, for each K step:
+                 wait until the stage's consumers have let go of it (`empty`)
+                 TMA: A tile, B tiles -> the stage, arriving on `full`
+    consumer   for each tile:
+                 for each K step: wait `full`, wgmma into registers; the wgmma
+                   before it is complete, so its stage is released (`empty`)
+                 settle the accumulator, once
+                 finish and store it, sub-tile by sub-tile through a two-slot
+                   ring in shared memory, by TMA
+
+The memory warpgroup runs ahead across tile borders, so the first K steps of a
+tile arrive while the epilogue of the tile before is running. Choices beyond
+that, each a field of the config or of the operands:
+
+    overlap_epilogue   a settled tile of 16 bits waits in registers (half the
+                       accumulator's) and is finished and stored between the
+                       first wgmmas of the next tile, which run meanwhile
+    cluster_m, _n      blocks of a cluster that need one operand tile load a
+                       share of it each and multicast it
+    two Bs             both tiles arrive in a stage with the tile of A, which is
+                       loaded once for the two products
+    transposes         wgmma reads a 16-bit operand stored either way round
+
+Any M, N and K: TMA fills with zeros past an edge on load (0·0 adds nothing to
+the sum) and clips on store. What it cannot describe is padded with zeros first
+(`hopper_layout`), a copy that `explain` reports.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from hw_profiles import MatmulConfig, tile_order
+from hw_profiles.capacity.warpgroups import PRODUCER_REGISTERS, consumer_registers
+from hw_profiles.matmul.warp_specialized import (
+  VECTOR_SLOTS,
+  ConsumerTile,
+  consumer_tile,
+  consumer_warpgroups,
+)
+from pallas_kernels import compat
+from pallas_kernels.dtypes import sum_dtype
+from pallas_kernels.gemm.epilogue import Epilogue
+from pallas_kernels.gemm.operands import Operands, Sizes, Transposes
+from pallas_kernels.hopper.ring import StageRing
+from pallas_kernels.hopper.store import BlockStore, finish_stores
+
+CLUSTER = "cluster"
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+  """Static facts of one kernel instance, derived once from shapes and config.
+
+  Attributes:
+    config: The tile.
+    sizes: Of the product.
+    products: Matrices B.
+    a_rows: Rows of A to load for a tile.
+    transposes: How A and B are stored.
+    overlaps: Whether a settled tile waits while the next is multiplied.
+    max_ctas: Thread blocks to launch at most.
+  """
+
+  config: MatmulConfig
+  sizes: Sizes
+  products: int
+  a_rows: int
+  transposes: Transposes
+  overlaps: bool
+  max_ctas: int
+
+  @property
+  def cluster(self) -> int:
+    """Thread blocks of a cluster."""
+    return self.config.cluster_m * self.config.cluster_n
+
+  @property
+  def cluster_rows(self) -> int:
+    """Rows of the tile of a cluster."""
+    return self.config.block_m * self.config.cluster_m
+
+  @property
+  def cluster_columns(self) -> int:
+    """Columns of the tile of a cluster."""
+    return self.config.block_n * self.config.cluster_n
+
+  @property
+  def tiles_m(self) -> int:
+    """Rows of cluster tiles; a cluster tile is a thread block's where there is no cluster."""
+    return pl.cdiv(self.sizes.m, self.cluster_rows)
+
+  @property
+  def tiles_n(self) -> int:
+    """Columns of cluster tiles."""
+    return pl.cdiv(self.sizes.n, self.cluster_columns)
+
+  @property
+  def tiles(self) -> int:
+    """Cluster tiles of the whole batch."""
+    return self.sizes.batch * self.tiles_m * self.tiles_n
+
+  @property
+  def num_clusters(self) -> int:
+    """Clusters to launch."""
+    return min(max(self.max_ctas // self.cluster, 1), self.tiles)
+
+  @property
+  def k_steps(self) -> int:
+    """Steps along K."""
+    return pl.cdiv(self.sizes.k, self.config.block_k)
+
+  @property
+  def consumers(self) -> int:
+    """Consumer warpgroups of a thread block."""
+    return consumer_warpgroups(self.config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Refs:
+  """The kernel's references, by what they are.
+
+  Attributes:
+    inputs: The operands in global memory.
+    out: [batch, rows, columns] in global memory.
+    a_stages: [stages, *the A tile as stored], as wgmma reads it.
+    a_landing: The same memory as TMA fills it.
+    b_stages: [stages, products, *the B tile as stored].
+    slots: [consumers, slots, rows, columns] of output staging.
+    ring: Barriers of the stages, `full` and `empty`.
+    vectors: [2, block_m] of each operand `per_row`, [2, block_n] of each
+      `per_column`.
+    vector_ring: Their barriers; none where there are no such operands.
+  """
+
+  inputs: Operands
+  out: Any
+  a_landing: Any
+  a_stages: Any
+  b_stages: Any
+  slots: Any
+  ring: tuple[Any, Any]
+  vectors: tuple[Any, ...] = ()
+  vector_ring: tuple[Any, Any] | None = None
+
+
+def _at_batch(ref: Any, batch: Any) -> Any:
+  """One product's operand of [batch or 1, ...]."""
+  return ref.at[0 if ref.shape[0] == 1 else batch]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rings:
+  """What the memory warpgroup fills ahead of the consumers.
+
+  Attributes:
+    stages: Operand tiles, counted by K steps.
+    vectors: The epilogue's vectors, counted by tiles; None where there are none.
+  """
+
+  stages: StageRing
+  vectors: StageRing | None
+
+
+def _tile_origin(geometry: Geometry, i: Any) -> tuple[Any, Any, Any]:
+  """Batch index, first row and first column of this thread block's i-th tile."""
+  config = geometry.config
+  linear = lax.axis_index("cta") + i * geometry.num_clusters
+  per_batch = geometry.tiles_m * geometry.tiles_n
+  batch = linear // per_batch
+  tile_m, tile_n = tile_order.grouped_tile(
+    linear - batch * per_batch,
+    tiles_m=geometry.tiles_m,
+    tiles_n=geometry.tiles_n,
+    group_m=config.group_m,
+  )
+  row, column = tile_m * geometry.cluster_rows, tile_n * geometry.cluster_columns
+  if config.cluster_m > 1:
+    row = row + lax.axis_index(CLUSTER) * config.block_m
+  elif config.cluster_n > 1:
+    column = column + lax.axis_index(CLUSTER) * config.block_n
+  return batch, row, column
+
+
+def body(*flat_refs: Any, refs_of: Callable[..., Refs], geometry: Geometry, **options: Any) -> None:
+  """What every warpgroup of every thread block runs."""
+  refs = refs_of(*flat_refs)
+  rings = _Rings(
+    stages=StageRing(geometry.config.num_stages, *refs.ring),
+    vectors=StageRing(VECTOR_SLOTS, *refs.vector_ring) if refs.vector_ring else None,
+  )
+  cta = lax.axis_index("cta")
+  # cluster tiles cta, cta + num_clusters, ...: how many of them there are
+  my_tiles = (geometry.tiles - 1 - cta) // geometry.num_clusters + 1
+  lax.cond(
+    lax.axis_index("warpgroup") == geometry.consumers,
+    lambda: _memory(refs, rings, my_tiles, geometry),
+    lambda: _consumer(refs, rings, my_tiles, geometry, **options),
+  )
+
+
+def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> None:
+  """The memory warpgroup: every stage of every tile, as soon as there is room."""
+  config, transposes = geometry.config, geometry.transposes
+  plgpu.set_max_registers(PRODUCER_REGISTERS, action="decrease")
+  share_a = CLUSTER if config.cluster_n > 1 else None
+  share_b = CLUSTER if config.cluster_m > 1 else None
+
+  def load_tile(i: Any, step: Any) -> Any:
+    batch, row, column = _tile_origin(geometry, i)
+    rows, columns = pl.ds(row, geometry.a_rows), pl.ds(column, config.block_n)
+
+    def load_stage(k_step: Any, step: Any) -> Any:
+      depth = pl.ds(k_step * config.block_k, config.block_k)
+      a_tile = _at_batch(refs.inputs.a, batch).at[(depth, rows) if transposes.a else (rows, depth)]
+
+      def copy(stage: Any, arrived: Any) -> None:
+        a_stage = refs.a_landing.at[stage]
+        if geometry.a_rows != config.block_m:
+          # the other rows keep what they hold; theirs are rows of C that TMA clips
+          a_stage = refs.a_landing.at[stage, pl.ds(0, geometry.a_rows)]
+        plgpu.copy_gmem_to_smem(a_tile, a_stage, arrived, collective_axes=share_a)
+        for product, b in enumerate(refs.inputs.bs):
+          b_tile = _at_batch(b, batch).at[(columns, depth) if transposes.b else (depth, columns)]
+          plgpu.copy_gmem_to_smem(
+            b_tile, refs.b_stages.at[stage, product], arrived, collective_axes=share_b
+          )
+
+      rings.stages.fill(step, copy)
+      return step + 1
+
+    def copy_vectors(slot: Any, arrived: Any) -> None:
+      sources = (
+        *(_at_batch(x, batch).at[pl.ds(row, config.block_m)] for x in refs.inputs.per_row),
+        *(_at_batch(x, batch).at[columns] for x in refs.inputs.per_column),
+      )
+      for source, slots in zip(sources, refs.vectors, strict=True):
+        plgpu.copy_gmem_to_smem(source, slots.at[slot], arrived)
+
+    if rings.vectors:
+      rings.vectors.fill(i, copy_vectors)
+    return lax.fori_loop(jnp.int32(0), jnp.int32(geometry.k_steps), load_stage, step)
+
+  rings.stages.drain(lax.fori_loop(jnp.int32(0), my_tiles, load_tile, jnp.int32(0)))
+  if rings.vectors:
+    rings.vectors.drain(my_tiles)
+
+
+def _consumer(
+  refs: Refs,
+  rings: _Rings,
+  my_tiles: Any,
+  geometry: Geometry,
+  *,
+  epilogue: Epilogue,
+  interpreted: bool,
+) -> None:
+  """A consumer warpgroup: its part of every tile, multiplied, settled, finished, stored."""
+  config = geometry.config
+  plgpu.set_max_registers(consumer_registers(geometry.consumers), action="increase")
+  warpgroup = lax.axis_index("warpgroup")
+  share = consumer_tile(config)
+  first_row = warpgroup * share.rows if share.axis == "m" else 0
+  first_column = warpgroup * share.columns if share.axis == "n" else 0
+  store = BlockStore(refs.slots.at[warpgroup], rows=share.rows, columns=share.columns)
+
+  def settle(accs: tuple[jax.Array, ...], i: Any) -> tuple[jax.Array, ...]:
+    """Each product's block."""
+    per_row: tuple[jax.Array, ...] = ()
+    per_column: tuple[jax.Array, ...] = ()
+    shape = (share.rows, share.columns)
+    if rings.vectors:
+      slot = rings.vectors.wait(i)
+      loaded = tuple(
+        lax.broadcast_in_dim(
+          compat.load_elementwise(
+            slots.at[slot, pl.ds(start, shape[axis])], interpreted=interpreted
+          ),
+          shape,
+          (axis,),
+        )
+        for slots, axis, start in zip(
+          refs.vectors,
+          (0,) * len(refs.inputs.per_row) + (1,) * len(refs.inputs.per_column),
+          (first_row,) * len(refs.inputs.per_row) + (first_column,) * len(refs.inputs.per_column),
+          strict=True,
+        )
+      )
+      # ordinary reads come before TMA's next write to the slot
+      plgpu.commit_smem()
+      rings.vectors.release(i)
+      per_row, per_column = loaded[: len(refs.inputs.per_row)], loaded[len(refs.inputs.per_row) :]
+    return tuple(epilogue.settle(acc, per_row, per_column) for acc in accs)
+
+  def store_sub_tile(
+    index: int, settled: tuple[jax.Array, ...], batch: Any, row: Any, column: Any
+  ) -> None:
+    def sub_tile(i: slice, j: slice) -> jax.Array:
+      # the K loop does not change what waits, so that LLVM would finish all of it
+      # ahead of the loop if nothing held it here
+      return epilogue.finish(*(lax.optimization_barrier(block[i, j]) for block in settled))
+
+    store.store(index, sub_tile, out=refs.out.at[batch], row=row, column=column)
+
+  sub_tiles = range(len(store.sub_tiles))
+
+  def compute_tile(i: Any, carry: Any) -> Any:
+    step, *waiting = carry
+    batch, row, column = _tile_origin(geometry, i)
+    row, column = row + first_row, column + first_column
+
+    def store_waiting(index: int) -> None:
+      pl.when(i > 0)(lambda: store_sub_tile(index, *waiting))
+
+    accs = _accumulate(
+      refs,
+      rings.stages,
+      step,
+      geometry,
+      share,
+      between=tuple(functools.partial(store_waiting, x) for x in sub_tiles) if waiting else (),
+    )
+    settled = settle(accs, i)
+    step = step + geometry.k_steps
+    if geometry.overlaps:
+      return step, settled, batch, row, column
+    for index in sub_tiles:
+      store_sub_tile(index, settled, batch, row, column)
+    return (step,)
+
+  start = jnp.int32(0)
+  if not geometry.overlaps:
+    lax.fori_loop(jnp.int32(0), my_tiles, compute_tile, (start,))
+  else:
+    nothing = jnp.zeros((share.rows, share.columns), epilogue.settled_dtype)
+    if not interpreted:
+      # the interpreter has no layouts
+      nothing = plgpu.layout_cast(nothing, plgpu.Layout.WGMMA)
+    _, *last = lax.fori_loop(
+      jnp.int32(0),
+      my_tiles,
+      compute_tile,
+      (start, (nothing,) * geometry.products, start, start, start),
+    )
+    for index in sub_tiles:
+      store_sub_tile(index, *last)
+  finish_stores()
+
+
+def _accumulate(
+  refs: Refs,
+  ring: StageRing,
+  first_step: Any,
+  geometry: Geometry,
+  share: ConsumerTile,
+  *,
+  between: tuple[Callable[[], None], ...],
+) -> tuple[jax.Array, ...]:
+  """A consumer's accumulators after all K steps of a tile.
+
+  Args:
+    refs: The kernel's references.
+    ring: Its stages.
+    first_step: The ring's step at the tile's first K step.
+    geometry: The kernel instance.
+    share: This consumer's part of the tile.
+    between: Work to do while wgmmas run, spread over the K steps.
+
+  Returns:
+    The accumulator of each product.
+  """
+  config, transposes = geometry.config, geometry.transposes
+  warpgroup = lax.axis_index("warpgroup")
+  rows = pl.ds(warpgroup * share.rows if share.axis == "m" else 0, share.rows)
+  columns = pl.ds(warpgroup * share.columns if share.axis == "n" else 0, share.columns)
+  # one step's wgmmas run while the next stage is awaited, and keep their stage
+  # until the next are issued; with a single stage there is no next to wait for
+  in_flight = 0 if config.num_stages == 1 else 1
+
+  def a_operand(stage: Any) -> Any:
+    if transposes.a:
+      return compat.transposed_ref(refs.a_stages.at[stage, :, rows])
+    return refs.a_stages.at[stage, rows]
+
+  def b_operand(stage: Any, product: int) -> Any:
+    if transposes.b:
+      return compat.transposed_ref(refs.b_stages.at[stage, product, columns])
+    return refs.b_stages.at[stage, product, :, columns]
+
+  k_steps = geometry.k_steps
+  schedule = _spread(between, steps=k_steps, warpgroup=warpgroup, of=geometry.consumers)
+
+  def with_accumulators(*accs: Any) -> tuple[jax.Array, ...]:
+    def multiply(k_step: Any, _: None) -> None:
+      step = first_step + k_step
+      stage = ring.wait(step)
+      for product, acc in enumerate(accs):
+        plgpu.wgmma(acc, a_operand(stage), b_operand(stage, product))
+      for at, piece in schedule:
+        pl.when(k_step == at)(piece)
+      plgpu.wgmma_wait(in_flight * len(accs))
+
+      @pl.when(k_step >= in_flight)
+      def _release() -> None:
+        ring.release(step - in_flight)
+
+    for piece in between[: len(between) - len(schedule)]:
+      piece()
+    lax.fori_loop(jnp.int32(0), jnp.int32(k_steps), multiply, None)
+    if in_flight:
+      plgpu.wgmma_wait(0)
+      ring.release(first_step + k_steps - 1)
+    # Mosaic's wait names no registers, so LLVM may move what reads them, a
+    # conversion say, to before it: seen on an H200 with jax 0.11.2, where two
+    # K steps are unrolled into one block of code. The barrier names them.
+    return tuple(lax.optimization_barrier(acc[...]) for acc in accs)
+
+  accumulator = plgpu.ACC((share.rows, share.columns), sum_dtype(refs.inputs.a.dtype))
+  return pl.run_scoped(with_accumulators, *(accumulator for _ in refs.inputs.bs))
+
+
+def _spread(
+  pieces: tuple[Callable[[], None], ...], *, steps: int, warpgroup: Any, of: int
+) -> tuple[tuple[Any, Callable[[], None]], ...]:
+  """The K step of each piece; the first are left out where there are more than steps.
+
+  Evenly over the walk, and each consumer's between the others', whose wgmmas
+  keep the tensor cores busy meanwhile: silu costs 4 % more than nothing at
+  1024 x 4096 x 12288 on an H200, 7 % where all consumers do it at once.
+  """
+  in_time = pieces[max(len(pieces) - steps, 0) :]
+  if not in_time:
+    return ()
+  distance = steps // len(in_time)
+  return tuple(
+    (distance * index + distance * warpgroup // of, piece) for index, piece in enumerate(in_time)
+  )

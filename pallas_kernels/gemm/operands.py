@@ -1,0 +1,71 @@
+"""The arrays of one product, as all implementations take them."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from pallas_kernels.batching import batch_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Transposes:
+  """Which operands are stored transposed; a kernel reads them where they lie.
+
+  Attributes:
+    a: A is stored [K, M].
+    b: Each B is stored [N, K].
+  """
+
+  a: bool = False
+  b: bool = False
+
+  @property
+  def any(self) -> bool:
+    """Whether either is."""
+    return self.a or self.b
+
+
+class Sizes(NamedTuple):
+  """Sizes of a product C[batch, m, n] = A[batch, m, k]·B[batch, k, n]."""
+
+  batch: int
+  m: int
+  k: int
+  n: int
+
+
+# An array, a reference to one inside a kernel, or for planning only its shape and dtype.
+Array = Any
+
+
+class Operands(NamedTuple):
+  """Arrays with a leading dimension of the batch, or 1 where all of it reads the same.
+
+  Attributes:
+    a: [batch or 1, M, K], or [batch or 1, K, M] transposed.
+    bs: One B or two, each [batch or 1, K, N], or [batch or 1, N, K] transposed.
+    per_row: Operands of the epilogue with a value a row, [batch or 1, M].
+    per_column: The same a column, [batch or 1, N].
+  """
+
+  a: Array
+  bs: tuple[Array, ...]
+  per_row: tuple[Array, ...] = ()
+  per_column: tuple[Array, ...] = ()
+
+  def sizes(self, transposes: Transposes) -> Sizes:
+    """The sizes of the product."""
+    return sizes_of(
+      self.a.shape,
+      self.bs[0].shape,
+      transposes,
+      batch=batch_of(self.a, *self.bs, *self.per_row, *self.per_column),
+    )
+
+
+def sizes_of(
+  a_shape: tuple[int, ...], b_shape: tuple[int, ...], transposes: Transposes, *, batch: int
+) -> Sizes:
+  """The sizes of a product from the shapes of its operands."""
+  m, k = a_shape[:0:-1] if transposes.a else a_shape[1:]
+  n = b_shape[1] if transposes.b else b_shape[2]
+  return Sizes(batch, m, k, n)

@@ -1,0 +1,144 @@
+"""gated_matmul: results inside the derived bound, gradients, transformations, messages."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kernel_cases import EVERY, accumulates, normal
+
+import reference
+from pallas_kernels import MatmulConfig, explain, gated_matmul
+
+SMALL = MatmulConfig(64, 32, 32, 2, num_consumer_warpgroups=1)
+
+
+def operands(rng, m, k, n, dtype="bfloat16"):
+  """x and two weights of products of order 1."""
+  scale = jnp.asarray(max(k, 1) ** -0.5, dtype)
+  return normal(rng, m, k, dtype=dtype), *(normal(rng, k, n, dtype=dtype) * scale for _ in range(2))
+
+
+def assert_gated(actual, x, w_gate, w_up, implementation, **options):
+  reference.assert_gated_matmul_close(
+    *map(np.asarray, (actual, x, w_gate, w_up)),
+    out_dtype=actual.dtype,
+    accumulate=accumulates(implementation, x.dtype.name),
+    **options,
+  )
+
+
+@pytest.mark.parametrize(
+  ("m", "k", "n"), [(70, 96, 136), (1, 33, 17), (129, 64, 64), (7, 200, 250), (64, 8, 1)]
+)
+@pytest.mark.parametrize("intermediate_dtype", [None, "float32"])
+def test_every_shape_is_inside_the_bound(implementation, m, k, n, intermediate_dtype, rng):
+  x, w_gate, w_up = operands(rng, m, k, n)
+  out = gated_matmul(
+    x, w_gate, w_up, intermediate_dtype=intermediate_dtype, implementation=implementation
+  )
+  chex.assert_shape(out, (m, n))
+  assert_gated(out, x, w_gate, w_up, implementation, intermediate_dtype=intermediate_dtype)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+  ("m", "k", "n", "config"),
+  [
+    (130, 100, 72, MatmulConfig(128, 64, 32, 2)),
+    (70, 136, 104, MatmulConfig(64, 32, 64, 3, num_consumer_warpgroups=1)),
+    (65, 40, 40, MatmulConfig(128, 32, 32, 1, overlap_epilogue=False)),
+  ],
+  ids=str,
+)
+def test_the_hopper_kernel_is_right_and_free_of_races(hopper, m, k, n, config, rng, races):
+  x, w_gate, w_up = operands(rng, m, k, n)
+  out = gated_matmul(x, w_gate, w_up, config=config, implementation=hopper)
+  assert_gated(out, x, w_gate, w_up, hopper)
+  assert not races()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_fused_and_unfused_agree_to_the_bit_on_exact_sums(name, rng):
+  # sums of small integers are exact in float32, so only the roundings of the
+  # contract are left, and they are the unfused program's
+  a, b = reference.exact_integer_operands(rng, 40, 48, 56, "bfloat16")
+  c = rng.permutation(b, axis=1)
+  x, w_gate, w_up = (jnp.asarray(v) for v in (a, b, c))
+  out = gated_matmul(x, w_gate, w_up, config=None, implementation=name)
+  gate, up = (jnp.asarray(reference.matmul(a, w).astype(np.float32), jnp.bfloat16) for w in (b, c))
+  reference.assert_swiglu_close(
+    np.asarray(out), np.asarray(gate), np.asarray(up), intermediate_dtype="float32"
+  )
+
+
+def test_a_row_of_zeros_gates_to_zero(implementation, rng):
+  x, w_gate, w_up = operands(rng, 5, 24, 16)
+  out = gated_matmul(x.at[2].set(0), w_gate, w_up, implementation=implementation)
+  np.testing.assert_array_equal(np.asarray(out[2], np.float32), 0)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 8, 8), (8, 0, 8), (8, 8, 0)])
+def test_empty_sizes(implementation, m, k, n):
+  x, w = jnp.ones((m, k), jnp.bfloat16), jnp.ones((k, n), jnp.bfloat16)
+  out = gated_matmul(x, w, w, implementation=implementation)
+  chex.assert_shape(out, (m, n))
+  np.testing.assert_array_equal(np.asarray(out, np.float32), np.zeros((m, n)))
+
+
+def test_gradients_are_inside_the_bound(implementation, rng):
+  x, w_gate, w_up = operands(rng, 33, 40, 24, dtype="float32")
+  if implementation == "mosaic_gpu":
+    x, w_gate, w_up = (v.astype(jnp.bfloat16) for v in (x, w_gate, w_up))
+  d_out = normal(rng, 33, 24, dtype=x.dtype.name)
+  _, vjp = jax.vjp(functools.partial(gated_matmul, implementation=implementation), x, w_gate, w_up)
+  grads = vjp(d_out)
+  bounds = reference.bounded_gated_matmul_gradients(
+    *map(np.asarray, (x, w_gate, w_up, d_out)),
+    accumulate=accumulates(implementation, x.dtype.name),
+  )
+  for actual, name in zip(grads, ("x", "w_gate", "w_up"), strict=True):
+    bounded = getattr(bounds, name).round(actual.dtype.name)
+    error = np.abs(np.asarray(actual, np.float64) - bounded.exact)
+    assert np.all(error <= bounded.error)
+
+
+def test_vmap_batches_and_leading_dimensions_agree(implementation, rng):
+  x, w_gate, w_up = operands(rng, 12, 16, 8)
+  call = functools.partial(gated_matmul, implementation=implementation)
+  rows = call(x.reshape(3, 4, 16), w_gate, w_up)
+  chex.assert_trees_all_equal(rows.reshape(12, 8), call(x, w_gate, w_up))
+  mapped = jax.vmap(call, in_axes=(None, 0, 0))(
+    x, jnp.stack([w_gate, w_up]), jnp.stack([w_up, w_gate])
+  )
+  chex.assert_trees_all_equal(mapped[0], call(x, w_gate, w_up))
+  chex.assert_trees_all_equal(mapped[1], call(x, w_up, w_gate))
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"w_up": jnp.ones((8, 5), jnp.bfloat16)}, "w_gate has shape"),
+    ({"w_gate": jnp.ones((9, 4), jnp.bfloat16)}, "the last dimension of x"),
+    ({"w_gate": jnp.ones((8, 4), jnp.float32)}, "expected one dtype"),
+    ({"activation": None}, "activation=None"),
+    ({"activation": "sily"}, "did you mean 'silu'"),
+    ({"config": 3}, "expected a MatmulConfig"),
+  ],
+)
+def test_a_wrong_argument_is_named(change, message):
+  call = {
+    "x": jnp.ones((4, 8), jnp.bfloat16),
+    "w_gate": jnp.ones((8, 4), jnp.bfloat16),
+    "w_up": jnp.ones((8, 4), jnp.bfloat16),
+  } | change
+  with pytest.raises(ValueError, match=message):
+    gated_matmul(call.pop("x"), call.pop("w_gate"), call.pop("w_up"), **call)
+
+
+def test_explain_names_the_op_and_takes_shapes():
+  shapes = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((4, 8), (8, 16), (8, 16))]
+  text = str(explain(gated_matmul, *shapes, implementation="interpret"))
+  assert "gated_matmul(bfloat16[4,8], bfloat16[8,16], bfloat16[8,16]" in text

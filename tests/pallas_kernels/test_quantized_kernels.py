@@ -1,0 +1,134 @@
+"""quantized_matmul: int8 exactly, float8 inside its bound, scales, shapes, messages."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kernel_cases import EVERY, accumulates
+
+import reference
+from pallas_kernels import MatmulConfig, quantized_matmul
+
+DTYPES = ["float8_e4m3fn", "int8"]
+
+
+def operands(rng, m, k, n, dtype):
+  """Codes over the whole range, and scales of order 1."""
+  if dtype == "int8":
+    codes = [jnp.asarray(rng.integers(-127, 128, s), jnp.int8) for s in ((m, k), (k, n))]
+  else:
+    codes = [
+      jnp.asarray(rng.standard_normal(s) * 60, jnp.float32).astype(dtype) for s in ((m, k), (k, n))
+    ]
+  scales = [jnp.asarray(rng.uniform(0.5, 2, s), jnp.float32) for s in ((m, 1), (n,))]
+  return *codes, *scales
+
+
+def assert_scaled(actual, a_q, b_q, a_scale, b_scale, implementation):
+  reference.assert_quantized_matmul_close(
+    *map(np.asarray, (actual, a_q, b_q, a_scale, b_scale)),
+    out_dtype=actual.dtype,
+    accumulate=accumulates(implementation, a_q.dtype.name),
+  )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+  ("m", "k", "n"), [(70, 96, 136), (1, 33, 17), (129, 256, 64), (7, 16, 250)]
+)
+def test_every_shape_is_inside_the_bound(implementation, m, k, n, dtype, out_dtype, rng):
+  call = operands(rng, m, k, n, dtype)
+  out = quantized_matmul(*call, out_dtype=out_dtype, implementation=implementation)
+  chex.assert_shape(out, (m, n))
+  assert_scaled(out, *call, implementation)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+  ("m", "k", "n", "config"),
+  [
+    (130, 300, 72, MatmulConfig(128, 64, 128, 2)),
+    (65, 144, 104, MatmulConfig(64, 64, 64, 3, num_consumer_warpgroups=1)),
+  ],
+  ids=str,
+)
+def test_the_hopper_kernel_is_right_and_free_of_races(hopper, m, k, n, config, dtype, rng, races):
+  call = operands(rng, m, k, n, dtype)
+  out = quantized_matmul(*call, out_dtype="bfloat16", config=config, implementation=hopper)
+  assert_scaled(out, *call, hopper)
+  assert not races()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_int8_sums_are_exact_where_float32_would_round(name, rng):
+  # 127·127·2048 = 3.3e7 is beyond the 2^24 up to which float32 counts
+  a = jnp.full((2, 2048), 127, jnp.int8)
+  b = jnp.full((2048, 2), 127, jnp.int8).at[0, 1].set(126)
+  one = jnp.ones((2, 1), jnp.float32)
+  out = quantized_matmul(a, b, one, one[:, 0], out_dtype="float32", implementation=name)
+  exact = np.asarray(a, np.int64) @ np.asarray(b, np.int64)
+  np.testing.assert_array_equal(np.asarray(out), exact.astype(np.float32))
+
+
+def test_scales_apply_to_their_row_and_column(implementation):
+  a, b = jnp.ones((3, 16), jnp.int8), jnp.ones((16, 2), jnp.int8)
+  rows, columns = jnp.asarray([[1.0], [2.0], [4.0]]), jnp.asarray([0.5, 8.0])
+  out = quantized_matmul(a, b, rows, columns, out_dtype="float32", implementation=implementation)
+  np.testing.assert_array_equal(np.asarray(out), 16 * np.asarray(rows) * np.asarray(columns))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batches_and_vmap(implementation, dtype, rng):
+  a, b, a_scale, b_scale = operands(rng, 12, 32, 16, dtype)
+  call = functools.partial(quantized_matmul, out_dtype="float32", implementation=implementation)
+  plain = call(a, b, a_scale, b_scale)
+  folded = call(a.reshape(3, 4, 32), b, a_scale.reshape(3, 4, 1), b_scale)
+  chex.assert_trees_all_equal(folded.reshape(12, 16), plain)
+  batched = call(jnp.stack([a, a]), jnp.stack([b, b]), jnp.stack([a_scale] * 2), b_scale)
+  chex.assert_trees_all_equal(batched, jnp.stack([plain, plain]))
+  mapped = jax.vmap(call, in_axes=(0, None, 0, None))(
+    jnp.stack([a, a]), b, jnp.stack([a_scale] * 2), b_scale
+  )
+  chex.assert_trees_all_equal(mapped, jnp.stack([plain, plain]))
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 8, 8), (8, 0, 8), (8, 8, 0)])
+def test_empty_sizes(implementation, m, k, n):
+  out = quantized_matmul(
+    jnp.ones((m, k), jnp.int8),
+    jnp.ones((k, n), jnp.int8),
+    jnp.ones((m, 1)),
+    jnp.ones((n,)),
+    out_dtype="bfloat16",
+    implementation=implementation,
+  )
+  np.testing.assert_array_equal(np.asarray(out, np.float32), np.zeros((m, n)))
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"a_q": jnp.ones((4, 8), jnp.bfloat16)}, "a_q is bfloat16: expected codes"),
+    ({"b_q": jnp.ones((8, 4), jnp.float8_e4m3fn)}, "expected one dtype"),
+    ({"a_scale": jnp.ones((4,))}, r"a_scale has shape \(4,\): expected \(4, 1\)"),
+    ({"b_scale": jnp.ones((3,))}, r"b_scale has shape \(3,\)"),
+    ({"b_scale": jnp.ones((4,), jnp.bfloat16)}, "b_scale is bfloat16: expected float32"),
+    ({"out_dtype": "int8"}, "out_dtype='int8'"),
+  ],
+)
+def test_a_wrong_argument_is_named(change, message):
+  call = {
+    "a_q": jnp.ones((4, 8), jnp.int8),
+    "b_q": jnp.ones((8, 4), jnp.int8),
+    "a_scale": jnp.ones((4, 1)),
+    "b_scale": jnp.ones((4,)),
+    "out_dtype": "bfloat16",
+  } | change
+  arrays = [call.pop(name) for name in ("a_q", "b_q", "a_scale", "b_scale")]
+  with pytest.raises(ValueError, match=message):
+    quantized_matmul(*arrays, **call)
