@@ -1,4 +1,4 @@
-"""From a problem and a kernel to the tile it runs with: the user's, or the planner's."""
+"""From a problem and a kernel to its tile: the user's, one that was measured, or the planner's."""
 
 import functools
 from collections.abc import Hashable
@@ -7,6 +7,7 @@ from typing import Any
 import hw_profiles
 from pallas_kernels.device import TargetDevice, planning_profile
 from pallas_kernels.dispatch import Implementation, Refusal
+from pallas_kernels.tuning import lookup
 
 
 def tile_refusal(
@@ -39,7 +40,8 @@ def resolve(
   Args:
     implementation: A kernel with a schedule.
     problem: What is computed.
-    config: The user's config, or None for the planner's best.
+    config: The user's config, or None for the fastest measured on the device, or
+      where none was, the planner's best.
     device: Where it runs.
     plan_as: Choose the tile as if for this problem instead.
 
@@ -53,7 +55,9 @@ def resolve(
   profile, own = planning_profile(device)
   if config is None:
     wanted = problem if plan_as is None else plan_as
-    config = _planned(wanted, implementation.schedule, profile.name)
+    config = _tuned(implementation, wanted, device)[0]
+    if config is None:
+      config = _planned(wanted, implementation.schedule, profile.name)
     if config is None:
       raise hw_profiles.InfeasibleTileError(
         f"no {implementation.name} tile fits {wanted} on {profile.name}"
@@ -61,6 +65,38 @@ def resolve(
   if implementation.interpreted or not own:
     return config, None
   return config, _plan(implementation, problem, config, device)
+
+
+def choice_notes(
+  implementation: Implementation, problem: Any, device: TargetDevice, *, plan_as: Any | None = None
+) -> tuple[str, ...]:
+  """What to say of a tile that `resolve` chose by itself, from the same arguments."""
+  _, notes = _tuned(implementation, problem if plan_as is None else plan_as, device)
+  return (*notes, *stand_in_note(device))
+
+
+def _tuned(
+  implementation: Implementation, problem: Any, device: TargetDevice
+) -> tuple[Any | None, tuple[str, ...]]:
+  """The measured tile of exactly this problem, or None; and what to say of it.
+
+  An interpreter takes the planner's: it may stand for any device, and no time
+  of it means anything.
+  """
+  if implementation.interpreted or device.platform != "gpu" or not planning_profile(device)[1]:
+    return None, ()
+  found = lookup.find(problem, implementation=implementation.name, device_kind=device.kind)
+  notes = found.refused
+  for hit in found.hits:
+    try:
+      plan = _plan(implementation, problem, hit.entry.config, device)
+      reason = None if plan.fits else plan.reason
+    except ValueError as error:  # a config of another op
+      reason = str(error)
+    if reason is None:
+      return hit.entry.config, (*notes, hit.note)
+    notes += (f"not tuned by the {hit.source}: {reason}",)
+  return None, notes
 
 
 def stand_in_note(device: TargetDevice) -> tuple[str, ...]:

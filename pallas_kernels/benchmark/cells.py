@@ -15,9 +15,12 @@ CHECK_LEGEND = (
 
 
 def _size_fields(config_class: Any) -> tuple[list[str], bool]:
-  """The block sizes of a config, and whether it has stages."""
-  names = [field.name for field in dataclasses.fields(config_class)]
-  return [name for name in names if name.startswith("block_")], "num_stages" in names
+  """The block sizes that every tile of a config has, and whether it has stages."""
+  fields = dataclasses.fields(config_class)
+  blocks = [
+    field.name for field in fields if field.name.startswith("block_") and field.default is not None
+  ]
+  return blocks, any(field.name == "num_stages" for field in fields)
 
 
 def short_tile(tile: Any) -> str:

@@ -9,8 +9,10 @@ import shutil
 import subprocess
 from typing import Any
 
-# git and nvidia-smi answer in well under a second; a machine where they hang
-# must not hold up a result that is there already.
+from pallas_kernels.tuning import driver
+
+# git answers in well under a second; a machine where it hangs must not hold up a
+# result that is there already.
 _TOOL_TIMEOUT_S = 10
 
 
@@ -53,13 +55,8 @@ def _device() -> dict[str, Any]:
     "platform": device.platform,
     "device_kind": device.device_kind,
     "device_count": jax.device_count(),
-    "driver": _driver() if device.platform == "gpu" else None,
+    "driver": driver.version() if device.platform == "gpu" else None,
   }
-
-
-def _driver() -> str | None:
-  answer = _answer(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-  return answer.splitlines()[0].strip() if answer else None
 
 
 def _commit() -> tuple[str | None, bool | None]:

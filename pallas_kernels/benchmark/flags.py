@@ -32,7 +32,7 @@ _REWORDED = {
   r"\('Non-boolean argument to boolean flag', .*\)": "expected true or false, or no value",
 }
 
-TASKS = ("compare", "run", "plan")
+TASKS = ("compare", "run", "plan", "tune", "examples", "ladder")
 CHECKS = ("float64", "none")
 CHECK_PARTS = ("all", "sample")
 TIMERS = ("device", "wall")
@@ -44,16 +44,30 @@ DEFAULT_PROFILES = ("h100_sxm", "h200_sxm", "rtx_pro_6000", "ascend_910b3", "asc
 # repetitions of so many, and the longest default case stays within a second.
 DEFAULT_ITERATIONS = 30
 
+# Tiles that a search starts from, before it looks at what lies beside the best.
+DEFAULT_TOP = 8
+
+# Tasks that work on ops; the others read none of an op's flags.
+_ON_OPS = ("compare", "run", "plan", "tune", "ladder")
+
 # Tasks that read a flag, for those that not every task reads; an op's options
 # say so themselves. A flag that the chosen task would ignore is refused.
 _READ_BY = {
-  "implementation": ("compare", "run"),
+  "kernel": _ON_OPS,
+  "shape": _ON_OPS,
+  "dtype": _ON_OPS,
+  "tile": ("compare", "run", "plan"),
+  "profile": ("compare", "run", "plan"),
+  "implementation": ("compare", "run", "tune"),
   "peers": ("run",),
-  "check": ("compare", "run"),
+  "check": ("compare", "run", "tune"),
   "check_part": ("compare",),
-  "iterations": ("compare", "run"),
+  "iterations": ("compare", "run", "tune", "ladder"),
   "timer": ("compare", "run"),
-  "cold_l2": ("compare", "run"),
+  "cold_l2": ("compare", "run", "tune"),
+  "top": ("tune",),
+  "resume": ("tune",),
+  "table": ("tune",),
 }
 
 
@@ -63,7 +77,8 @@ class Options:
 
   Attributes:
     task: One of TASKS.
-    workloads: What to work on: every op, size and dtype, sweeps written out.
+    workloads: What to work on: every op, size and dtype, sweeps written out;
+      nothing for --task=examples.
     profiles: Canonical profile names; None: not given.
     implementation: None: what dispatch picks on a GPU, "interpret" on a CPU.
     peers: Other programs to run beside.
@@ -76,6 +91,9 @@ class Options:
     measuring: The flags given that only a measurement reads, by name.
     format: One of FORMATS.
     output: A file, or None for stdout.
+    top: Tiles of the planner that a search starts from.
+    resume: The file that holds a search's state, or None for the usual place.
+    table: The file that the tuned tiles go to, or None for the user's cache.
   """
 
   task: str
@@ -91,6 +109,9 @@ class Options:
   measuring: tuple[str, ...]
   format: str
   output: str | None
+  top: int
+  resume: str | None
+  table: str | None
 
 
 def parse(arguments: Sequence[str]) -> Options | None:
@@ -116,11 +137,15 @@ def parse(arguments: Sequence[str]) -> Options | None:
   for name, tasks in _READ_BY.items():
     if name in given:
       _check_read(name, task, tasks)
-  known = ops.names()
-  chosen = known if values.kernel == ["all"] else parsing.choose("kernel", values.kernel, known)
-  kernels = [ops.get(name) for name in chosen]
+  for name in given & set(_op_flags()):
+    _check_read(name, task, _ON_OPS)
+  kernels = _kernels(values.kernel, task) if task in _ON_OPS else []
   if values.output is not None:
     output.check_path(values.output)
+  if values.resume is not None:
+    output.check_path(values.resume, flag="resume", elsewhere="the cache folder")
+  if values.table is not None:
+    output.check_path(values.table, flag="table", elsewhere="the user's cache")
   return Options(
     task=task,
     workloads=tuple(
@@ -139,7 +164,26 @@ def parse(arguments: Sequence[str]) -> Options | None:
     measuring=tuple(name for name in ("iterations", "timer", "cold_l2") if name in given),
     format=_known("format", values.format, FORMATS),
     output=values.output,
+    top=parsing.positive("top", values.top, example=DEFAULT_TOP),
+    resume=values.resume,
+    table=values.table,
   )
+
+
+def _kernels(given: Sequence[str], task: str) -> list[AnyOp]:
+  """The ops that --kernel names; all: those that the task does something with."""
+  known = [ops.get(name) for name in ops.names()]
+  if given == ["all"]:
+    return [op for op in known if task in op.tasks]
+  chosen = [ops.get(name) for name in parsing.choose("kernel", given, [op.name for op in known])]
+  for op in chosen:
+    if task not in op.tasks:
+      able = ", ".join(other.name for other in known if task in other.tasks)
+      raise UsageError(
+        f"--kernel={op.name}: there is no kernel yet, only --task={' or '.join(op.tasks)} takes "
+        f"it; --task={task} has {able}"
+      )
+  return chosen
 
 
 def _workloads(
@@ -161,12 +205,21 @@ def _workloads(
     )
     options = _op_options(op, values, given, task)
     return [
-      Workload(op=op, shape=shape, dtype=dtype, options=options, tiles=tiles)
+      _checked(Workload(op=op, shape=shape, dtype=dtype, options=options, tiles=tiles))
       for shape in shapes or (op.default_shape,)
       for dtype in _dtypes(op, values.dtype)
     ]
   except UsageError as error:
     raise UsageError(f"{error} (--kernel={op.name})" if several else str(error)) from None
+
+
+def _checked(workload: Workload) -> Workload:
+  """The workload, once its sizes and options are known to make a problem."""
+  try:
+    workload.problem()
+  except ValueError as error:
+    raise UsageError(f"--shape={workload.shape}: {error}") from None
+  return workload
 
 
 def _dtypes(op: AnyOp, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -237,9 +290,12 @@ def help_text() -> str:
     "",
     "usage: pallas-bench [--task=compare] [--flag=value ...]",
     "",
-    "  --task=compare  fits, cost and float64 check of tiles on every profile; runs the kernel",
-    "  --task=run      run one implementation at full size, check it; on a GPU, measure it",
-    "  --task=plan     the planner's whole verdict; runs nothing and does not load JAX",
+    "  --task=compare   fits, cost and float64 check of tiles on every profile; runs the kernel",
+    "  --task=run       run one implementation at full size, check it; on a GPU, measure it",
+    "  --task=plan      the planner's whole verdict; runs nothing and does not load JAX",
+    "  --task=tune      measure tiles on the GPU here, and keep the fastest for later calls",
+    "  --task=examples  the course texts' worked examples, recomputed beside what they print",
+    "  --task=ladder    a matmul from one output a thread to the library's kernel, on a GPU",
     "",
   ]
   for name in sorted(values):
@@ -293,8 +349,8 @@ def _define() -> absl_flags.FlagValues:
   listed(
     "profile",
     None,
-    f"Hardware profiles to plan for, of {', '.join(hw_profiles.list_profiles())}. Left out: "
-    f"{','.join(DEFAULT_PROFILES)}; with --task=run the device it runs on.",
+    f"Hardware profiles to plan for, of {', '.join(hw_profiles.list_profiles())}; or all. Left "
+    f"out: {','.join(DEFAULT_PROFILES)}; with --task=run the device it runs on.",
   )
   string(
     "implementation",
@@ -321,6 +377,18 @@ def _define() -> absl_flags.FlagValues:
   )
   string("timer", "device", "device: kernel time by CUPTI; wall: call to completion. GPU only.")
   boolean("cold_l2", False, "Keep operands out of L2 when a timed run starts. GPU only.")
+  string("top", str(DEFAULT_TOP), "Tiles of the planner to start a search from. Of --task=tune.")
+  string(
+    "resume",
+    None,
+    "Keep what a search has measured in this file, and go on from what it holds. Of --task=tune. "
+    "Left out: a file in the cache folder, begun anew.",
+  )
+  string(
+    "table",
+    None,
+    "Add the tuned tiles to this table instead of the user's cache. Of --task=tune.",
+  )
   string("format", "table", f"One of {', '.join(FORMATS)}.")
   string("output", None, "Write the result to this file, all of it or nothing; left out: stdout.")
   for name, takers in _op_flags().items():
@@ -377,6 +445,8 @@ def _profiles(given: Sequence[str] | None) -> tuple[str, ...] | None:
     raise UsageError(
       f"--profile: expected at least one of {', '.join(hw_profiles.list_profiles())}"
     )
+  if given == ["all"]:
+    return hw_profiles.list_profiles()
   canonical = []
   for name in given:
     try:

@@ -187,7 +187,7 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
     actual = runner.result(function, operands)
     if platform == "gpu":
       measurement = timing.measure(
-        *timing.on_device(function, *operands),
+        *timing.on_device(function, *operands, transposed=op.transposed_operands),
         iterations=options.iterations,
         timer=options.timer,
         cold_l2=options.cold_l2,

@@ -29,8 +29,8 @@ def main(arguments: Sequence[str]) -> int:
   except MemoryError as error:
     told = " ".join(str(error).split())
     return _stop(f"out of memory{f': {told}' if told else ''}; nothing written", EXIT_USAGE)
-  except KeyboardInterrupt:
-    return _stop("interrupted, nothing written", EXIT_INTERRUPTED)
+  except KeyboardInterrupt as error:
+    return _stop(str(error) or "interrupted, nothing written", EXIT_INTERRUPTED)
   except BrokenPipeError:
     # the reader of stdout has gone (`| head`): not an error of ours
     return EXIT_FINE

@@ -21,30 +21,35 @@ _KINDS = (
 )
 
 
-def check_path(path: str) -> None:
+def check_path(path: str, *, flag: str = "output", elsewhere: str = "stdout") -> None:
   """Refuses a path that cannot be written, before any work is done for it.
+
+  Args:
+    path: The file.
+    flag: The flag that named it, for messages.
+    elsewhere: Where it goes without the flag.
 
   Raises:
     UsageError: the path is empty, or "-", or a folder, or anything else that is
       no regular file, or its folder is missing or read-only.
   """
   if not path:
-    raise UsageError("--output=: expected a file; leave the flag out to write to stdout")
+    raise UsageError(f"--{flag}=: expected a file; leave the flag out to write to {elsewhere}")
   if path == "-":
-    raise UsageError("--output=-: stdout is the default, leave the flag out; for a file: ./-")
+    raise UsageError(f"--{flag}=-: {elsewhere} is the default, leave the flag out; for a file: ./-")
   try:
     target = _target(path)
-    _refuse_unless_regular(path, target)
+    _refuse_unless_regular(path, target, flag)
     folder = target.parent
     if not folder.is_dir():
-      raise UsageError(f"--output={path}: folder {str(folder)!r} does not exist")
+      raise UsageError(f"--{flag}={path}: folder {str(folder)!r} does not exist")
     if not os.access(folder, os.W_OK | os.X_OK):
-      raise UsageError(f"--output={path}: folder {str(folder)!r} is not writable")
+      raise UsageError(f"--{flag}={path}: folder {str(folder)!r} is not writable")
   except (OSError, RuntimeError) as error:  # RuntimeError: links that go round in a circle
-    raise _failed(path, error) from None
+    raise _failed(path, error, flag) from None
 
 
-def write(text: str, path: str | None) -> None:
+def write(text: str, path: str | None, *, flag: str = "output") -> None:
   """Writes `text` to stdout, or atomically to the file at `path`.
 
   The file is written beside its place, flushed to disk and renamed into it: a
@@ -62,18 +67,18 @@ def write(text: str, path: str | None) -> None:
   temporary: str | None = None
   try:
     target = _target(path)
-    _refuse_unless_regular(path, target)
+    _refuse_unless_regular(path, target, flag)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=_TEMPORARY_PREFIX)
     with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
       file.write(text)
       file.flush()
       os.fsync(file.fileno())
     os.chmod(temporary, _mode(target))
-    _refuse_unless_regular(path, target)
+    _refuse_unless_regular(path, target, flag)
     os.replace(temporary, target)
     temporary = None
   except (OSError, RuntimeError) as error:
-    raise _failed(path, error) from error
+    raise _failed(path, error, flag) from error
   finally:
     if temporary is not None:
       pathlib.Path(temporary).unlink(missing_ok=True)
@@ -100,24 +105,24 @@ def _target(path: str) -> pathlib.Path:
   return given.resolve() if given.is_symlink() else given
 
 
-def _refuse_unless_regular(path: str, target: pathlib.Path) -> None:
+def _refuse_unless_regular(path: str, target: pathlib.Path, flag: str) -> None:
   """Raises UsageError where something is at `target` that is no regular file."""
   try:
     mode = target.stat().st_mode
   except FileNotFoundError:
     return
   if stat.S_ISDIR(mode):
-    raise UsageError(f"--output={path}: is a folder, expected a file")
+    raise UsageError(f"--{flag}={path}: is a folder, expected a file")
   if not stat.S_ISREG(mode):
     kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "special file")
     raise UsageError(
-      f"--output={path}: is a {kind}, expected a regular file or a new name; for a {kind} leave "
+      f"--{flag}={path}: is a {kind}, expected a regular file or a new name; for a {kind} leave "
       "the flag out and redirect stdout"
     )
 
 
-def _failed(path: str, error: Exception) -> UsageError:
-  return UsageError(f"--output={path}: {getattr(error, 'strerror', None) or error}")
+def _failed(path: str, error: Exception, flag: str) -> UsageError:
+  return UsageError(f"--{flag}={path}: {getattr(error, 'strerror', None) or error}")
 
 
 def _mode(target: pathlib.Path) -> int:

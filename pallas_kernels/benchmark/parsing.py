@@ -1,7 +1,7 @@
 """Flag texts to an op's shapes and tiles: `name=value` lists with inclusive sweeps.
 
     assignments = name "=" value ("," name "=" value)*
-    value       = integer | start ":" stop ":" step | word
+    value       = integer | start ":" stop ":" step | word | "true" | "false" | "none"
 
 A sweep counts from start to stop in steps, stop included where a step meets it.
 Several sweeps in one text give every combination, the last name fastest.
@@ -92,7 +92,8 @@ def tiles(
 
   Args:
     text: What was given.
-    config_class: A dataclass of integers, optional integers and words.
+    config_class: A dataclass of integers, words, and yes or no, each of which may
+      also be None.
     example: A text that would do, for messages.
     flag: The flag it was given to.
 
@@ -210,6 +211,26 @@ def _reader(hint: object) -> _ReadValue:
       return [text]
 
     return read_word
-  if typing.get_origin(hint) is types.UnionType and set(typing.get_args(hint)) == {int, type(None)}:
-    return lambda text: [None] if text.lower() == "none" else _integers(text)
+  if hint is bool:
+    return _yes_or_no
+  if typing.get_origin(hint) is types.UnionType and type(None) in typing.get_args(hint):
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    if len(kinds) == 1:
+      read = _reader(kinds[0])
+      return lambda text: [None] if text.lower() == "none" else _or_none(read, text)
   raise TypeError(f"no reader for a config field of type {hint}")
+
+
+def _yes_or_no(text: str) -> Sequence[object]:
+  """True or False, in the spelling of Python, of JSON or of a flag."""
+  if text.lower() not in ("true", "false"):
+    raise ValueError("expected true or false")
+  return [text.lower() == "true"]
+
+
+def _or_none(read: _ReadValue, text: str) -> Sequence[object]:
+  """`read(text)`, whose message also names none."""
+  try:
+    return read(text)
+  except ValueError as error:
+    raise ValueError(f"{error}; or none") from None

@@ -3,6 +3,7 @@
 from typing import Any
 
 import hw_profiles
+from hw_profiles.planner.op_registry import op_name
 from hw_profiles.validation import recorded
 from pallas_kernels.benchmark import cells
 from pallas_kernels.benchmark.ops.op import Config
@@ -67,7 +68,7 @@ def checked_with_another(
 
 def model_error(workload: Workload, profile: str) -> hw_profiles.ModelError | None:
   """How far the op's time model was from measurements; None where there were none."""
-  return recorded.recorded_error(workload.op.name, hw_profiles.get_profile(profile))
+  return recorded.recorded_error(op_name(workload.problem()), hw_profiles.get_profile(profile))
 
 
 def trust(workload: Workload, profile: str) -> str:

@@ -6,7 +6,7 @@ Rows are what JSON and CSV hold; blocks are what the table and Markdown show.
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 SCHEMA = 1
 
@@ -117,12 +117,25 @@ class Block:
   commands: tuple[str, ...] = ()
 
 
+class Record(Protocol):
+  """What a report needs of a row: `Row`, or a task's own."""
+
+  @property
+  def check(self) -> str:
+    """PASSED, FAILED or NOT_RUN."""
+    ...
+
+  def as_dict(self) -> dict[str, Any]:
+    """The row as JSON holds it: plain values, fields in order."""
+    ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
   """What a task returns."""
 
   environment: Mapping[str, Any]
-  rows: tuple[Row, ...]
+  rows: tuple[Record, ...]
   blocks: tuple[Block, ...]
 
   @property

@@ -75,12 +75,96 @@ def measure(
   _warm_up(compiled, arguments)
   if timer == "device":
     times_us = (
-      _cold_device_times_us(function, arguments, iterations)
+      _cold_device_times_us(jax.jit(_cold(function)), arguments, iterations)
       if cold_l2
       else _device_times_us(compiled, arguments, iterations)
     )
   else:
     times_us = _wall_times_us(compiled, arguments, iterations, cold_l2)
+  return _measurement(times_us, timer=timer, cold_l2=cold_l2)
+
+
+def compiled_for_device_timer(
+  function: Callable[..., jax.Array], arguments: Sequence[Any], *, cold_l2: bool
+) -> jax.stages.Compiled:
+  """`function` for `measure_compiled`; arguments may be shapes. Takes a thread of its own well."""
+  if cold_l2:
+    scratch = jax.ShapeDtypeStruct((FLUSH_BYTES // 4,), jnp.uint32)
+    return jax.jit(_cold(function)).lower(scratch, *arguments).compile()
+  return jax.jit(function).lower(*arguments).compile()
+
+
+def result_of(
+  compiled: jax.stages.Compiled, arguments: Sequence[Any], *, cold_l2: bool
+) -> jax.Array:
+  """What the function returns that `compiled_for_device_timer` compiled."""
+  result = compiled(_scratch(), *arguments)[1] if cold_l2 else compiled(*arguments)
+  return jax.block_until_ready(result)
+
+
+def measure_compiled(
+  compiled: jax.stages.Compiled,
+  arguments: Sequence[Any],
+  *,
+  iterations: int,
+  cold_l2: bool,
+  warm_up_s: float = _WARM_UP_S,
+) -> Measurement | None:
+  """`measure` with the device timer, of what `compiled_for_device_timer` compiled."""
+  if cold_l2:
+    _warm_up(compiled, (_scratch(), *arguments), warm_up_s)
+    times_us = _cold_device_times_us(compiled, arguments, iterations)
+  else:
+    _warm_up(compiled, arguments, warm_up_s)
+    times_us = _device_times_us(compiled, arguments, iterations)
+  return _measurement(times_us, timer="device", cold_l2=cold_l2)
+
+
+def on_device(
+  call: Callable[..., jax.Array], *arguments: Any, transposed: Sequence[int] = ()
+) -> tuple[Callable[..., jax.Array], tuple[jax.Array, ...]]:
+  """`call` and its arguments for `measure`: arrays on the device, None bound beforehand.
+
+  Args:
+    call: The function.
+    *arguments: Its arguments, in order.
+    transposed: Which of them lie on the device as their transpose: the function
+      takes that and transposes it back, which a call that wants them so undoes.
+  """
+  return taking_placed(call, arguments, transposed), placed(arguments, transposed)
+
+
+def placed(arguments: Sequence[Any], transposed: Sequence[int]) -> tuple[jax.Array, ...]:
+  """The arrays of `on_device`."""
+  arrays: tuple[jax.Array, ...] = jax.device_put(
+    tuple(_swapped(x, index in transposed) for index, x in enumerate(arguments) if x is not None)
+  )
+  return arrays
+
+
+def taking_placed(
+  call: Callable[..., jax.Array], arguments: Sequence[Any], transposed: Sequence[int]
+) -> Callable[..., jax.Array]:
+  """The function of `on_device`."""
+  present = [argument is not None for argument in arguments]
+
+  def function(*arrays: jax.Array) -> jax.Array:
+    rest = iter(arrays)
+    return call(
+      *(
+        _swapped(next(rest), index in transposed) if there else None
+        for index, there in enumerate(present)
+      )
+    )
+
+  return function
+
+
+def _swapped(array: Any, swap: bool) -> Any:
+  return array.swapaxes(-1, -2) if swap else array
+
+
+def _measurement(times_us: Sequence[float], *, timer: str, cold_l2: bool) -> Measurement | None:
   if not times_us:
     return None
   return Measurement(
@@ -93,26 +177,18 @@ def measure(
   )
 
 
-def on_device(
-  call: Callable[..., jax.Array], *arguments: Any
-) -> tuple[Callable[..., jax.Array], tuple[jax.Array, ...]]:
-  """`call` and its arguments for `measure`: arrays on the device, None bound beforehand."""
-  present = [argument is not None for argument in arguments]
-
-  def function(*arrays: jax.Array) -> jax.Array:
-    rest = iter(arrays)
-    return call(*(next(rest) if there else None for there in present))
-
-  arrays = jax.device_put(tuple(argument for argument in arguments if argument is not None))
-  return function, arrays
+def _scratch() -> jax.Array:
+  return jnp.zeros(FLUSH_BYTES // 4, jnp.uint32)
 
 
-def _warm_up(compiled: Callable[..., Any], arguments: Sequence[Any]) -> None:
+def _warm_up(
+  compiled: Callable[..., Any], arguments: Sequence[Any], warm_up_s: float = _WARM_UP_S
+) -> None:
   result = jax.block_until_ready(compiled(*arguments))  # compiles
   start = time.perf_counter()
   for _ in range(_WARM_UP_CALLS):
     result = jax.block_until_ready(compiled(*arguments))
-    if time.perf_counter() - start > _WARM_UP_S:
+    if time.perf_counter() - start > warm_up_s:
       break
   del result
 
@@ -126,17 +202,22 @@ def _device_times_us(
   ]
 
 
-def _cold_device_times_us(
-  function: Callable[..., Any], arguments: Sequence[Any], iterations: int
-) -> list[float]:
-  scratch = jnp.zeros(FLUSH_BYTES // 4, jnp.uint32)
-  flush_names = Counter(name for name, _ in _kernels(jax.jit(_flush), (scratch,), 1)[0])
+def _cold(function: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, jax.Array]]:
+  """The function, after other data was read."""
 
   def cold(scratch: jax.Array, *arguments: jax.Array) -> tuple[jax.Array, jax.Array]:
     return _flush(scratch), function(*arguments)
 
+  return cold
+
+
+def _cold_device_times_us(
+  cold: Callable[..., Any], arguments: Sequence[Any], iterations: int
+) -> list[float]:
+  scratch = _scratch()
+  flush_names = Counter(name for name, _ in _kernels(jax.jit(_flush), (scratch,), 1)[0])
   times_us = []
-  for kernels in _kernels(jax.jit(cold), (scratch, *arguments), iterations):
+  for kernels in _kernels(cold, (scratch, *arguments), iterations):
     flushes = Counter(name for name, _ in kernels if name in flush_names)
     if flushes != flush_names:
       raise RuntimeError(
@@ -160,7 +241,11 @@ def _kernels(
   """(name, milliseconds) of every kernel, for each call."""
   from jax.experimental.mosaic.gpu import profiler  # CUDA builds of JAX only
 
-  shape = jax.eval_shape(compiled, *arguments)
+  shape = (
+    compiled.out_info
+    if isinstance(compiled, jax.stages.Compiled)
+    else jax.eval_shape(compiled, *arguments)
+  )
   result_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape))
   batch = max(1, min(iterations, _KEPT_RESULT_BYTES // max(result_bytes, 1)))
   calls: list[list[tuple[str, float]]] = []

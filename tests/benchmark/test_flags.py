@@ -1,5 +1,7 @@
 """The command line as a whole: what it means, and what a wrong one is told."""
 
+import re
+
 import pytest
 
 import hw_profiles
@@ -45,9 +47,18 @@ def test_profiles_are_known_by_their_aliases():
   assert flags.parse(["--profile=H100,910b3,h100_sxm"]).profiles == ("h100_sxm", "ascend_910b3")
 
 
-def test_kernel_all_is_every_kernel():
-  workloads = flags.parse(["--kernel=all"]).workloads
-  assert tuple(workload.op.name for workload in workloads) == ops.names()
+@pytest.mark.parametrize("task", ["compare", "run", "plan"])
+def test_kernel_all_is_every_kernel_of_the_task(task):
+  workloads = flags.parse([f"--task={task}", "--kernel=all"]).workloads
+  chosen = tuple(workload.op.name for workload in workloads)
+  assert chosen == tuple(name for name in ops.names() if task in ops.get(name).tasks)
+  assert {"matmul", "gated_matmul", "quantized_matmul"} <= set(chosen)
+  if task == "plan":
+    assert chosen == ops.names()
+
+
+def test_profile_all_is_every_profile():
+  assert flags.parse(["--task=plan", "--profile=all"]).profiles == hw_profiles.list_profiles()
 
 
 def test_two_command_lines_do_not_share_state():
@@ -62,7 +73,7 @@ def test_two_command_lines_do_not_share_state():
   ("arguments", "words"),
   [
     (["--shap=m=1,k=1,n=1"], ["--shap", "shape"]),
-    (["--task=tune"], ["--task=tune", "compare, run, plan"]),
+    (["--task=numbers"], ["--task=numbers", "compare, run, plan, "]),
     (["--task=comparr"], ["--task=", "did you mean 'compare'?"]),
     (["--kernel=matmull"], ["--kernel=matmull", "did you mean 'matmul'?"]),
     (["--kernel="], ["--kernel", "expected at least one of matmul"]),
@@ -91,6 +102,42 @@ def test_two_command_lines_do_not_share_state():
     (["--shape=m=1,k=1"], ["--shape=m=1,k=1", "n missing"]),
     (["--tile=block_m=64"], ["--tile=block_m=64", "block_n, block_k missing"]),
     (["--peers=xla"], ["--peers is not read by --task=compare, only by --task=run"]),
+    (
+      ["--kernel=flash_attention,matmul"],
+      ["--kernel=flash_attention: there is no kernel yet", "--task=plan", "matmul"],
+    ),
+    (
+      ["--task=run", "--kernel=decode_attention"],
+      ["--kernel=decode_attention: there is no kernel yet", "--task=run has matmul"],
+    ),
+    (
+      [
+        "--task=plan",
+        "--kernel=flash_attention",
+        "--causal",
+        "--shape=batch=1,seq_q=1,seq_kv=2,heads=1",
+      ],
+      ["--shape=batch=1,seq_q=1,seq_kv=2,heads=1", "'bottom_right'"],
+    ),
+    (
+      [
+        "--task=plan",
+        "--kernel=flash_attention",
+        "--shape=batch=1,seq_q=8,seq_kv=8,heads=6,kv_heads=4",
+      ],
+      ["kv_heads=4", "a divisor of heads=6"],
+    ),
+    (
+      ["--task=plan", "--kernel=flash_attention", "--window=5"],
+      ["--window=5", "for example 1023:0"],
+    ),
+    (
+      ["--task=plan", "--kernel=decode_attention", "--page_size=0"],
+      ["page_size=0", "at least 1"],
+    ),
+    (["--task=examples", "--kernel=matmul"], ["--kernel is not read by --task=examples"]),
+    (["--task=examples", "--profile=h100"], ["--profile is not read by --task=examples"]),
+    (["--task=examples", "--bias"], ["--bias is not read by --task=examples"]),
     (["--task=plan", "--iterations=5"], ["--iterations is not read by --task=plan"]),
     (["--task=plan", "--implementation=xla"], ["--implementation is not read by --task=plan"]),
     (["--task=plan", "--nobatch_invariant"], ["--batch_invariant is not read by --task=plan"]),
@@ -129,5 +176,4 @@ def test_help_names_every_flag_and_no_task_that_is_not_there(capsys):
   text = capsys.readouterr().out
   for name in ("task", "kernel", "shape", "dtype", "tile", "profile", "implementation", "peers"):
     assert f"--{name}" in text
-  for name in ("tune", "examples", "numerics", "request", "mlir"):
-    assert f"--task={name}" not in text
+  assert set(re.findall(r"--task=([a-z]+)", text)) == set(flags.TASKS)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,13 +44,13 @@ def positive(text):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScaledSumOptions:
-  scale: float = option(1.0, "Factor of the sum.", read=positive)
+  factor: float = option(1.0, "Factor of the sum.", read=positive)
   out_dtype: str | None = option(None, "Result dtype", choices=("float32",))
   negate: bool = option(False, "Change the sign.", tasks=("compare", "run"))
 
 
 class ScaledSum(Op):
-  """scale·(x + y), elementwise, priced like copying as many rows."""
+  """factor·(x + y), elementwise, priced like copying as many rows."""
 
   name = "scaled_sum"
   shape_class = RowsShape
@@ -108,14 +109,14 @@ class ScaledSum(Op):
     )
 
   def call(self, options, *, config, implementation):
-    return lambda x, y: (x + y) * jnp.asarray(options.scale * (1 - 2 * options.negate), x.dtype)
+    return lambda x, y: (x + y) * jnp.asarray(options.factor * (1 - 2 * options.negate), x.dtype)
 
   def peer(self, name, options):
-    return lambda x, y: options.scale * (x + y)
+    return lambda x, y: options.factor * (x + y)
 
   def check(self, actual, operands, options, *, ran, config, platform):
     x, y = (operand.astype(np.float64) for operand in operands)
-    exact = options.scale * (x + y) * (1 if ran == "numpy" else 1 - 2 * options.negate)
+    exact = options.factor * (x + y) * (1 if ran == "numpy" else 1 - 2 * options.negate)
     fraction = float(np.max(np.abs(actual - exact) / (1e-6 + 1e-6 * np.abs(exact))))
     return Verdict(
       check=rows.PASSED if fraction <= 1 else rows.FAILED, worst_bound_fraction=fraction
@@ -136,7 +137,7 @@ def rows_of(capsys, *arguments, status=0):
 
 
 def test_plan_prices_the_tiles_of_the_op(scaled_sum, capsys):
-  found = rows_of(capsys, "--task=plan", "--profile=h100_sxm,ascend_910b3", "--scale=2.5")
+  found = rows_of(capsys, "--task=plan", "--profile=h100_sxm,ascend_910b3", "--factor=2.5")
   assert [(row["tile"], row["profile"]) for row in found] == [
     ("block_rows=16,block_columns=8,num_stages=2", "h100_sxm"),
     ("block_rows=16,block_columns=8,num_stages=2", "ascend_910b3"),
@@ -148,12 +149,12 @@ def test_plan_prices_the_tiles_of_the_op(scaled_sum, capsys):
   for row in found:
     assert (row["kernel"], row["shape"]) == ("scaled_sum", "rows=96,columns=40")
     assert row["dtype"] == "float32"
-    assert "--scale=2.5" in row["arguments"]
+    assert "--factor=2.5" in row["arguments"]
     assert "negate" not in row["arguments"]
 
 
 def test_run_runs_the_op_and_its_peer_and_checks_both(scaled_sum, capsys):
-  arguments = ["--task=run", "--shape=rows=5:7:2,columns=3", "--scale=0.5", "--peers=numpy"]
+  arguments = ["--task=run", "--shape=rows=5:7:2,columns=3", "--factor=0.5", "--peers=numpy"]
   found = rows_of(capsys, *arguments)
   assert [(row["shape"], row["implementation"]) for row in found] == [
     ("rows=5,columns=3", "interpret"),
@@ -165,7 +166,7 @@ def test_run_runs_the_op_and_its_peer_and_checks_both(scaled_sum, capsys):
 
 
 def test_line_of_a_row_gives_it_again(scaled_sum, capsys):
-  (first,) = rows_of(capsys, "--task=run", "--shape=rows=5,columns=3", "--scale=0.5", "--negate")
+  (first,) = rows_of(capsys, "--task=run", "--shape=rows=5,columns=3", "--factor=0.5", "--negate")
   arguments = first["arguments"].split()[1:]
   (again,) = rows_of(capsys, *arguments)
   assert again == first
@@ -194,9 +195,9 @@ def test_wrong_result_of_the_op_is_status_1(scaled_sum, capsys, monkeypatch):
 
 
 def test_table_and_help_speak_of_the_op_in_its_own_terms(scaled_sum, capsys):
-  assert main.main(["--kernel=scaled_sum", "--profile=h100_sxm", "--scale=2.0"]) == 0
+  assert main.main(["--kernel=scaled_sum", "--profile=h100_sxm", "--factor=2.0"]) == 0
   text = capsys.readouterr().out
-  assert "scaled_sum rows=96,columns=40 float32 --scale=2.0" in text
+  assert "scaled_sum rows=96,columns=40 float32 --factor=2.0" in text
   assert "tile: block_rows x block_columns / num_stages" in text
   assert "16x8/2: working set" in text
   assert main.main(["--kernel=scaled_sum", "--task=plan", "--profile=h100_sxm"]) == 0
@@ -204,16 +205,23 @@ def test_table_and_help_speak_of_the_op_in_its_own_terms(scaled_sum, capsys):
   assert main.main(["--help"]) == 0
   text = " ".join(capsys.readouterr().out.split())
   assert "Factor of the sum. An option of scaled_sum." in text
-  assert "An option of matmul, scaled_sum." in text
+  (takers,) = {
+    takers
+    for takers in re.findall(r"An option of ([a-z_, ]+)\.", text)
+    if "scaled_sum, " in takers or takers.endswith(", scaled_sum")
+  }
+  assert takers.startswith("matmul, ")
   assert "scaled_sum rows=96,columns=40" in text
 
 
 def test_all_is_every_op_each_with_its_own_shape(scaled_sum):
   workloads = flags.parse(["--kernel=all"]).workloads
-  assert [(w.op.name, str(w.shape), w.dtype) for w in workloads] == [
-    ("matmul", "m=1024,k=4096,n=12288", "bfloat16"),
-    ("scaled_sum", "rows=96,columns=40", "float32"),
-  ]
+  found = [(w.op.name, str(w.shape), w.dtype) for w in workloads]
+  assert found[0] == ("matmul", "m=1024,k=4096,n=12288", "bfloat16")
+  assert found[-1] == ("scaled_sum", "rows=96,columns=40", "float32")
+  for name, shape, dtype in found:
+    op = ops.get(name)
+    assert (shape, dtype) == (str(op.default_shape), op.dtypes[0])
 
 
 @pytest.mark.parametrize(
@@ -225,8 +233,8 @@ def test_all_is_every_op_each_with_its_own_shape(scaled_sum):
       ["unknown name 'block_m'", "block_rows, block_columns"],
     ),
     (["--kernel=scaled_sum", "--bias"], ["--bias is not an option of scaled_sum, only of matmul"]),
-    (["--kernel=all", "--scale=2"], ["--scale is not an option of matmul", "--kernel=matmul"]),
-    (["--kernel=scaled_sum", "--scale=-1"], ["--scale=-1", "expected a positive number"]),
+    (["--kernel=all", "--factor=2"], ["--factor is not an option of matmul", "--kernel=matmul"]),
+    (["--kernel=scaled_sum", "--factor=-1"], ["--factor=-1", "expected a positive number"]),
     (["--kernel=scaled_sum", "--dtype=bfloat16"], ["--dtype=bfloat16", "float32, float16"]),
     (["--kernel=scaled_sum", "--out_dtype=float16"], ["--out_dtype=float16", "one of float32"]),
     (["--kernel=scaled_sum", "--task=plan", "--negate"], ["--negate is not read by --task=plan"]),
@@ -242,8 +250,8 @@ def test_flag_that_the_op_does_not_take_is_refused(scaled_sum, arguments, words)
 
 def test_options_are_flags_again():
   assert option_flags(ScaledSumOptions()) == []
-  options = ScaledSumOptions(scale=2.0, out_dtype="float32", negate=True)
-  assert option_flags(options) == ["--scale=2.0", "--out_dtype=float32", "--negate"]
+  options = ScaledSumOptions(factor=2.0, out_dtype="float32", negate=True)
+  assert option_flags(options) == ["--factor=2.0", "--out_dtype=float32", "--negate"]
 
 
 def test_name_is_registered_once(scaled_sum):

@@ -1,5 +1,7 @@
 """Flag texts: what they stand for, and what a wrong one is told."""
 
+import dataclasses
+
 import pytest
 
 from hw_profiles import MatmulConfig
@@ -82,7 +84,8 @@ def test_wrong_shape_is_named_with_its_text(text, words):
 def test_tile_reads_every_field_of_the_config():
   text = (
     "block_m=128,block_n=256,block_k=64,num_stages=4,group_m=16,accumulator=shared,"
-    "num_warps=8,num_consumer_warpgroups=2,epilogue_block_n=32"
+    "num_warps=8,num_consumer_warpgroups=2,epilogue_block_n=32,cluster_m=2,cluster_n=1,"
+    "overlap_epilogue=true"
   )
   assert read_tiles(text) == (
     MatmulConfig(
@@ -95,6 +98,9 @@ def test_tile_reads_every_field_of_the_config():
       num_warps=8,
       num_consumer_warpgroups=2,
       epilogue_block_n=32,
+      cluster_m=2,
+      cluster_n=1,
+      overlap_epilogue=True,
     ),
   )
 
@@ -105,6 +111,8 @@ def test_tile_reads_every_field_of_the_config():
     MatmulConfig(64, 64, 32, 1, accumulator="shared"),
     MatmulConfig(128, 256, 64, 4, group_m=1, num_warps=4),
     MatmulConfig(16, 16, 16),
+    MatmulConfig(128, 128, 64, overlap_epilogue=False),
+    MatmulConfig(128, 128, 64, overlap_epilogue=True),
   ],
 )
 def test_what_a_config_describes_is_read_back_as_the_same_config(config):
@@ -123,9 +131,27 @@ def test_tile_sweeps():
   ]
 
 
-def test_none_is_the_value_of_a_field_left_to_its_default():
-  (tile,) = read_tiles("block_m=64,block_n=64,block_k=32,num_warps=none")
-  assert tile.num_warps is None
+@pytest.mark.parametrize("name", ["num_warps", "overlap_epilogue"])
+def test_none_is_the_value_of_a_field_left_to_its_default(name):
+  (tile,) = read_tiles(f"block_m=64,block_n=64,block_k=32,{name}=none")
+  assert getattr(tile, name) is None
+
+
+@pytest.mark.parametrize(
+  ("text", "value"), [("true", True), ("False", False), ("TRUE", True), ("none", None)]
+)
+def test_yes_no_or_none(text, value):
+  (tile,) = read_tiles(f"block_m=64,block_n=64,block_k=32,overlap_epilogue={text}")
+  assert tile.overlap_epilogue is value
+
+
+def test_field_of_a_type_that_has_no_reader_is_an_error_of_the_op():
+  @dataclasses.dataclass(frozen=True)
+  class Config:
+    share: float
+
+  with pytest.raises(TypeError, match="no reader for a config field of type"):
+    parsing.tiles("share=0.5", Config, example="share=0.5")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +160,11 @@ def test_none_is_the_value_of_a_field_left_to_its_default():
     ("block_m=64,block_n=64", ["block_k missing"]),
     ("block_m=64,block_n=64,block_k=32,stages=2", ["unknown name 'stages'", "num_stages"]),
     ("block_m=64,block_n=64,block_k=0", ["MatmulConfig.block_k=0", "at least 1"]),
-    ("block_m=64,block_n=64,block_k=32,num_warps=four", ["num_warps=four"]),
+    ("block_m=64,block_n=64,block_k=32,num_warps=four", ["num_warps=four", "or none"]),
+    (
+      "block_m=64,block_n=64,block_k=32,overlap_epilogue=1",
+      ["overlap_epilogue=1", "expected true or false; or none"],
+    ),
     (
       "block_m=64,block_n=64,block_k=32,accumulator=register",
       ["accumulator=register", "registers, shared", "did you mean 'registers'?"],

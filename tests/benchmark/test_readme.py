@@ -25,6 +25,11 @@ def test_examples_run_one_after_the_other():
   assert "runs: " in result.stdout
   assert "\nTrue 0." in result.stdout
   assert "\nSource(value=" in result.stdout
+  assert "\nh200_sxm block_q=" in result.stdout
+  assert "\nascend_910b3 block_q=" in result.stdout
+  assert "\nmost help: num_stages=" in result.stdout
+  assert "\n32\n1\n" in result.stdout
+  assert "\nFalse mathematics 1.7" in result.stdout
 
 
 def test_there_are_commands():

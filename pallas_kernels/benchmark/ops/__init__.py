@@ -1,7 +1,16 @@
 """The ops of `--kernel`: each is a file here, and a line below."""
 
+from pallas_kernels.benchmark.ops.decode_attention import DECODE_ATTENTION
+from pallas_kernels.benchmark.ops.flash_attention import FLASH_ATTENTION
+from pallas_kernels.benchmark.ops.gated_matmul import GATED_MATMUL
 from pallas_kernels.benchmark.ops.matmul import MATMUL
 from pallas_kernels.benchmark.ops.op import AnyOp, options_of
+from pallas_kernels.benchmark.ops.quantize_rows import QUANTIZE_ROWS
+from pallas_kernels.benchmark.ops.quantized_matmul import QUANTIZED_MATMUL
+from pallas_kernels.benchmark.ops.rms_norm import RMS_NORM
+from pallas_kernels.benchmark.ops.swiglu import SWIGLU
+from pallas_kernels.benchmark.ops.swiglu_quantize import SWIGLU_QUANTIZE
+from pallas_kernels.benchmark.ops.transpose import TRANSPOSE
 
 _OPS: dict[str, AnyOp] = {}
 
@@ -37,3 +46,12 @@ def get(name: str) -> AnyOp:
 
 
 register(MATMUL)
+register(GATED_MATMUL)
+register(QUANTIZED_MATMUL)
+register(FLASH_ATTENTION)
+register(DECODE_ATTENTION)
+register(SWIGLU)
+register(SWIGLU_QUANTIZE)
+register(QUANTIZE_ROWS)
+register(RMS_NORM)
+register(TRANSPOSE)

@@ -130,6 +130,8 @@ class Op(abc.ABC, Generic[S, C, O]):
     options_class: A frozen dataclass of `option` fields.
     dtypes: Operand dtypes, by name.
     peers: What people would use instead, by name.
+    tasks: The tasks that do something with it.
+    transposed_operands: Those, by position, that callers keep as their transpose.
   """
 
   name: str
@@ -140,6 +142,8 @@ class Op(abc.ABC, Generic[S, C, O]):
   options_class: type[O]
   dtypes: tuple[str, ...] = ("bfloat16", "float16", "float32")
   peers: tuple[str, ...] = ()
+  tasks: tuple[str, ...] = ("compare", "run", "plan")
+  transposed_operands: tuple[int, ...] = ()
 
   # --- the planner's side
 
@@ -189,19 +193,7 @@ class Op(abc.ABC, Generic[S, C, O]):
     Never zeros: they would hide errors, and draw less power on a GPU, so that
     it clocks higher than on real data.
     """
-    import numpy as np
-
-    shapes = self.operand_shapes(shape, options)
-    # one generator an array, so that an optional one does not change the others
-    seeds = np.random.SeedSequence(_SEED).spawn(len(shapes))
-    return tuple(
-      None
-      if size is None
-      else np.random.default_rng(seed)
-      .standard_normal(size, dtype=np.float32)
-      .astype(numpy_dtype(dtype))
-      for size, seed in zip(shapes, seeds, strict=True)
-    )
+    return draw(self.operand_shapes(shape, options), dtype)
 
   def abstract_operands(self, shape: S, dtype: str, options: O) -> tuple[Any, ...]:
     """Shapes and dtypes of the operands, without arrays."""
@@ -212,6 +204,10 @@ class Op(abc.ABC, Generic[S, C, O]):
       for size in self.operand_shapes(shape, options)
     )
 
+  def device_operands(self, shape: S, dtype: str, options: O) -> tuple[Any, ...]:
+    """Operands like `operands`, drawn on the device, which is quick; for timing."""
+    return draw_on_device(self.abstract_operands(shape, dtype, options))
+
   # --- a part of the result, where the whole would take too long
 
   @abc.abstractmethod
@@ -221,6 +217,10 @@ class Op(abc.ABC, Generic[S, C, O]):
   @abc.abstractmethod
   def cut(self, operands: Operands, part: S) -> Operands:
     """The operands of that part of the result."""
+
+  def cut_result(self, result: Any, part: S) -> Any:
+    """That part of the whole result; an op that is tuned has it."""
+    raise NotImplementedError(f"{self.name}: no part of a result can be taken")
 
   @abc.abstractmethod
   def describe_part(self, part: S, whole: S) -> str:
@@ -270,6 +270,49 @@ class Op(abc.ABC, Generic[S, C, O]):
 
 
 AnyOp = Op[Any, Any, Any]
+
+
+def draw(shapes: Sequence[tuple[int, ...] | None], dtype: str) -> Operands:
+  """Standard normal arrays, drawn in float32 and rounded; None where the shape is."""
+  import numpy as np
+
+  # one generator an array, so that an optional one does not change the others
+  seeds = np.random.SeedSequence(_SEED).spawn(len(shapes))
+  return tuple(
+    None
+    if size is None
+    else np.random.default_rng(seed)
+    .standard_normal(size, dtype=np.float32)
+    .astype(numpy_dtype(dtype))
+    for size, seed in zip(shapes, seeds, strict=True)
+  )
+
+
+def draw_on_device(abstract: Sequence[Any]) -> tuple[Any, ...]:
+  """Standard normal arrays of these shapes and dtypes; None where there is none.
+
+  Codes of 8 bits are spread over their format's range, as quantised data are.
+  """
+  import functools
+
+  import jax
+  import jax.numpy as jnp
+
+  @functools.partial(jax.jit, static_argnums=(1, 2))
+  def normal(key: Any, size: tuple[int, ...], dtype: Any) -> Any:
+    drawn = jax.random.normal(key, size, jnp.float32)
+    if dtype.itemsize > 1:
+      return drawn.astype(dtype)
+    info = jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo(dtype)
+    most = float(info.max)
+    # one in 10^8 lies beyond six standard deviations
+    return jnp.clip(drawn * (most / 6), -most, most).astype(dtype)
+
+  keys = jax.random.split(jax.random.key(_SEED, impl="rbg"), len(abstract))
+  return tuple(
+    None if one is None else normal(key, tuple(one.shape), jnp.dtype(one.dtype))
+    for key, one in zip(keys, abstract, strict=True)
+  )
 
 
 def numpy_dtype(name: str) -> "np.dtype[np.generic]":

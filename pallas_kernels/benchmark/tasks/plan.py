@@ -5,6 +5,7 @@ of each profile rest on, said once, then each tile's buffers and times.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -16,12 +17,16 @@ from pallas_kernels.benchmark.rows import Block, Report, Row
 from pallas_kernels.benchmark.tiles import tiles_for
 from pallas_kernels.benchmark.workload import Workload
 
+# What would help each tile is found where there are no more of them than this, at 10 to
+# 60 ms each.
+_MOST_HELPED = 200
+
 # Where tiles are given, the planner's own pick among them is marked if finding it
 # takes no more rankings than this, of about 30 ms each.
 _MOST_RANKINGS = 50
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Planned:
   """One tile on one profile, and whether the planner ranks it first there."""
 
@@ -30,13 +35,17 @@ class _Planned:
   verdict: hw_profiles.TilePlan
   picked: bool
 
+  @functools.cached_property
+  def helps(self) -> hw_profiles.WhatHelps:
+    """What one change would help most."""
+    return hw_profiles.what_helps(self.verdict)
+
 
 def run(options: Options) -> Report:
   """Plans every tile of every workload on every profile."""
   profiles = options.profiles or DEFAULT_PROFILES
   rank_given = len(options.workloads) * len(profiles) <= _MOST_RANKINGS
-  summaries: list[Block] = []
-  everything: list[_Planned] = []
+  cases: list[tuple[Workload, list[_Planned]]] = []
   for workload in options.workloads:
     planned = [
       _Planned(
@@ -45,16 +54,21 @@ def run(options: Options) -> Report:
       for choice in tiles_for(workload, profiles, rank_given=rank_given)
       for profile in choice.profiles
     ]
-    summaries.append(_summary(workload, planned))
-    everything += planned
+    cases.append((workload, planned))
+  everything = [one for _, planned in cases for one in planned]
+  helped = len(everything) <= _MOST_HELPED
   return Report(
     environment=environment.describe(with_device=False),
-    rows=tuple(_row(options, one) for one in everything),
-    blocks=(*summaries, *_assumptions(everything), *(_detail(one) for one in everything)),
+    rows=tuple(_row(options, one, helped) for one in everything),
+    blocks=(
+      *(_summary(workload, planned, helped) for workload, planned in cases),
+      *_assumptions(everything),
+      *(_detail(one, helped) for one in everything),
+    ),
   )
 
 
-def _row(options: Options, planned: _Planned) -> Row:
+def _row(options: Options, planned: _Planned, helped: bool) -> Row:
   workload, verdict = planned.workload, planned.verdict
   return Row(
     kernel=workload.op.name,
@@ -70,10 +84,28 @@ def _row(options: Options, planned: _Planned) -> Row:
       "tail_efficiency": verdict.tail_efficiency,
       "tier_traffic_bytes": dict(verdict.traffic_bytes),
       "times_us": dict(verdict.times_us),
+      "what_helps": _what_helps(planned.helps) if helped else None,
       "assumptions": verdict.assumptions,
       "model_error": _model_error(workload, verdict.profile),
     },
   )
+
+
+def _what_helps(helps: hw_profiles.WhatHelps) -> dict[str, Any]:
+  """The change of the tile, and each resource without its limit, as fields."""
+
+  def fields(change: hw_profiles.Change) -> dict[str, Any]:
+    return {
+      "what": change.what,
+      "predicted_us": change.predicted_us,
+      "gain": change.gain,
+      "bound": change.bound,
+    }
+
+  return {
+    "tile": None if helps.tile is None else fields(helps.tile),
+    "without_limit": [fields(change) for change in helps.ideal],
+  }
 
 
 def _model_error(workload: Workload, profile: str) -> dict[str, Any] | None:
@@ -85,7 +117,7 @@ def _model_error(workload: Workload, profile: str) -> dict[str, Any] | None:
   }
 
 
-def _summary(workload: Workload, planned: list[_Planned]) -> Block:
+def _summary(workload: Workload, planned: list[_Planned], helped: bool) -> Block:
   """Every tile, profile by profile, the quickest first and what does not fit last."""
   profiles = list(dict.fromkeys(one.verdict.profile for one in planned))
 
@@ -105,7 +137,7 @@ def _summary(workload: Workload, planned: list[_Planned]) -> Block:
     "bound",
     "binding",
     "traffic MiB",
-    "schedule",
+    "most help",
   )
   lines = [f"{cells.tile_legend(workload.op.config_class)}; {plans.WELL_TUNED}"]
   if any(one.picked for one in planned):
@@ -122,13 +154,21 @@ def _summary(workload: Workload, planned: list[_Planned]) -> Block:
         one.verdict.bound or "-",
         cells.names(one.verdict.binding),
         cells.mib(workload.op.traffic_bytes(one.verdict)),
-        one.verdict.schedule,
+        _most_help(one) if helped else "-",
       )
       for one in sorted(planned, key=order)
     ),
     numeric=frozenset({"predicted us", "traffic MiB"}),
     lines=tuple(lines),
   )
+
+
+def _most_help(planned: _Planned) -> str:
+  """The one change of the tile that helps most, and by how much."""
+  change = planned.helps.tile
+  if change is None:
+    return "-"
+  return change.what if change.gain is None else f"{change.what} {-100 * change.gain:+.0f} %"
 
 
 def _assumptions(planned: list[_Planned]) -> list[Block]:
@@ -140,7 +180,7 @@ def _assumptions(planned: list[_Planned]) -> list[Block]:
     if (error := plans.model_error(one.workload, one.verdict.profile)) is not None:
       sentences[f"measured: {error.source}"] = None
     sentences |= dict.fromkeys(
-      f"assumes: {text}"
+      text if text.startswith("outside the evidence") else f"assumes: {text}"
       for text in one.verdict.assumptions
       # the planner's words for the same error
       if not text.startswith("times: ")
@@ -151,7 +191,7 @@ def _assumptions(planned: list[_Planned]) -> list[Block]:
   ]
 
 
-def _detail(planned: _Planned) -> Block:
+def _detail(planned: _Planned, helped: bool) -> Block:
   """Buffers as a table, the rest as lines."""
   workload, verdict = planned.workload, planned.verdict
   lines = [
@@ -167,6 +207,8 @@ def _detail(planned: _Planned) -> Block:
       "busy, us: " + cells.pairs(verdict.times_us),
       f"predicted: {verdict.predicted_us:,.1f} us (estimate), bound by {verdict.bound}",
     ]
+  if helped:
+    lines += planned.helps.sentences()
   lines += [f"note: {note}" for note in verdict.notes]
   return Block(
     title=f"{workload.name}, {cells.short_tile(planned.tile)} on {verdict.profile}",

@@ -1,0 +1,156 @@
+"""What the ops of the family C = epilogue(A·B) have in common, as the benchmark sees them."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import hw_profiles
+from hw_profiles import MatmulConfig, MatmulProblem
+from pallas_kernels.benchmark import cells
+from pallas_kernels.benchmark.ops.op import Function, Op, Shape, numpy_dtype
+
+if TYPE_CHECKING:
+  import pallas_kernels
+
+FLOAT_DTYPES = ("bfloat16", "float16", "float32")
+# The planner prices neither roundings, nor the order of the sum, nor precision.
+RUNNING = ("compare", "run")
+
+O = TypeVar("O")  # noqa: E741
+
+
+@dataclasses.dataclass(frozen=True)
+class MatmulShape(Shape):
+  """A of m x k, B of k x n, `batch` of them where given."""
+
+  m: int
+  k: int
+  n: int
+  batch: int | None = None
+
+  @property
+  def products(self) -> int:
+    """How many there are: `batch`, or 1."""
+    return 1 if self.batch is None else self.batch
+
+  @property
+  def leading(self) -> tuple[int, ...]:
+    """The dimensions before the matrix."""
+    return () if self.batch is None else (self.batch,)
+
+
+# The up-projection of Qwen3-8B's feed-forward block for 1024 tokens.
+QWEN_UP_PROJECTION = MatmulShape(m=1024, k=4096, n=12288)
+
+
+class GemmOp(Op[MatmulShape, MatmulConfig, O]):
+  """An op of `pallas_kernels.gemm`: its shape, its tile, its traffic, how it is called."""
+
+  shape_class = MatmulShape
+  default_shape = QWEN_UP_PROJECTION
+  config_class = MatmulConfig
+  tasks = ("compare", "run", "plan", "tune")
+
+  # --- the planner's side
+
+  @abc.abstractmethod
+  def problem(self, shape: MatmulShape, dtype: str, options: O) -> MatmulProblem:
+    """One B for each A: operands are drawn so."""
+
+  def describe_plan(self, plan: hw_profiles.TilePlan) -> tuple[str, ...]:
+    """Tiles and K steps, bytes of A, B and C."""
+    traffic = plan.traffic
+    assert isinstance(traffic, hw_profiles.MatmulTraffic)
+    rows, columns = plan.grid
+    return (
+      f"tiles: {rows} x {columns}, {traffic.k_steps} K steps each; resident blocks: "
+      f"{plan.resident_blocks}; waves: {plan.waves}, {plan.tail_efficiency:.0%} full",
+      f"working set: {cells.kib(traffic.working_set_bytes)} KiB; traffic of a product: "
+      f"A {cells.mib(traffic.a_read_bytes)} + B {cells.mib(traffic.b_read_bytes)} + "
+      f"C {cells.mib(traffic.c_write_bytes)} = {cells.mib(traffic.total_bytes)} MiB, "
+      f"{traffic.intensity:.1f} FLOP/B",
+    )
+
+  def traffic_bytes(self, plan: hw_profiles.TilePlan) -> int:
+    """A plan's traffic is that of one product."""
+    return plan.traffic.total_bytes * plan.problem.batch
+
+  def once_through_bytes(self, shape: MatmulShape, dtype: str, options: O) -> int:
+    """A and B read once, C written once."""
+    return self.problem(shape, dtype, options).once_through_bytes
+
+  def steps(self, shape: MatmulShape, config: MatmulConfig) -> tuple[int, int]:
+    """A program for each tile of C, a step for each block of K."""
+    programs = shape.products * -(-shape.m // config.block_m) * -(-shape.n // config.block_n)
+    return programs, -(-shape.k // config.block_k)
+
+  # --- a part of the result
+
+  def sample(self, shape: MatmulShape) -> MatmulShape:
+    """Rows and columns of several tiles, the whole of K, where the errors add up."""
+    return dataclasses.replace(shape, m=min(shape.m, 128), n=min(shape.n, 512))
+
+  def cut_result(self, result: Any, part: MatmulShape) -> Any:
+    """The first rows and columns of C."""
+    return result[..., : part.m, : part.n]
+
+  def describe_part(self, part: MatmulShape, whole: MatmulShape) -> str:
+    """Rows and columns of C."""
+    return f"rows 0:{part.m}, columns 0:{part.n}"
+
+  # --- what runs
+
+  @abc.abstractmethod
+  def arguments(
+    self, operands: tuple[Any, ...], options: O
+  ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """How the public function of the op's name takes the operands and the options."""
+
+  def explain(
+    self,
+    shape: MatmulShape,
+    dtype: str,
+    options: O,
+    *,
+    config: MatmulConfig | None,
+    implementation: str | None,
+  ) -> "pallas_kernels.Explanation":
+    """`pallas_kernels.explain` of the call."""
+    import pallas_kernels
+
+    operands = self.abstract_operands(shape, dtype, options)
+    positional, named = self.arguments(operands, options)
+    function = getattr(pallas_kernels, self.name)
+    return pallas_kernels.explain(
+      function, *positional, **named, config=config, implementation=implementation
+    )
+
+  def call(
+    self, options: O, *, config: MatmulConfig | None, implementation: str | None
+  ) -> Function:
+    """The public function, as a function of the operands."""
+    import pallas_kernels
+
+    function = getattr(pallas_kernels, self.name)
+
+    def run(*operands: Any) -> Any:
+      positional, named = self.arguments(operands, options)
+      return function(*positional, **named, config=config, implementation=implementation)
+
+    run.__name__ = self.name
+    return run
+
+
+def optional_dtype(name: str | None) -> Any:
+  """The NumPy dtype of that name; None: None."""
+  return None if name is None else numpy_dtype(name)
+
+
+def interpreted_chunk(config: MatmulConfig | None, ran: str) -> int | None:
+  """Terms that are summed before they are added to the accumulator; None: not known.
+
+  The interpreted portable kernel finishes each block_k product before it adds
+  it. An MMA accumulates in place, and XLA's order is its own.
+  """
+  return config.block_k if config is not None and ran == "interpret" else None
