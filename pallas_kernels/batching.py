@@ -28,14 +28,15 @@ def batch_of(*operands: jax.Array | None) -> int:
 
 
 def batched(
-  run: Callable[..., jax.Array],
+  run: Callable[..., Any],
   *operands: jax.Array,
   rows: Callable[..., jax.Array | None] = lambda *_: None,
-) -> jax.Array:
+) -> Any:
   """`run(*operands)`, with a vmap rule that folds mapped axes into the batch.
 
   Args:
-    run: Takes operands of [batch or 1, ...], returns [batch, ...].
+    run: Takes operands of [batch or 1, ...], returns [batch, ...], an array or
+      a tuple of them.
     *operands: Of these shapes.
     rows: A cheaper way to run a call of which only the first operand is mapped
       and the others are the same for all: gets the operands, the first with its
@@ -43,11 +44,11 @@ def batched(
   """
 
   @custom_vmap
-  def call(*operands: jax.Array) -> jax.Array:
+  def call(*operands: jax.Array) -> Any:
     return run(*operands)
 
   @call.def_vmap
-  def _rule(axis_size: int, in_batched: list[bool], *operands: jax.Array) -> tuple[Any, bool]:
+  def _rule(axis_size: int, in_batched: list[bool], *operands: jax.Array) -> tuple[Any, Any]:
     mapped = list(zip(operands, in_batched, strict=True))
     if in_batched[0] and not any(in_batched[1:]) and all(x.shape[0] == 1 for x in operands[1:]):
       out = rows(*operands)
@@ -58,7 +59,8 @@ def batched(
       _merge(x, is_mapped=is_mapped, axis_size=axis_size, batch=batch) for x, is_mapped in mapped
     ]
     out = batched(run, *merged, rows=rows)
-    return out.reshape(axis_size, batch, *out.shape[1:]), True
+    split = jax.tree.map(lambda x: x.reshape(axis_size, batch, *x.shape[1:]), out)
+    return split, jax.tree.map(lambda _: True, split)
 
   return call(*operands)
 

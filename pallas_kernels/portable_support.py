@@ -1,0 +1,38 @@
+"""What any portable kernel needs to be compiled through Triton, and the reasons against it."""
+
+import itertools
+from typing import Any
+
+from jax import lax
+
+from pallas_kernels import dispatch
+from pallas_kernels.device import TargetDevice
+from pallas_kernels.dispatch import Implementation, Refusal
+
+MIN_COMPUTE_CAPABILITY = (8, 0)
+
+# What the Triton lowering makes of a dot of float32 operands; 16-bit ones have None.
+_PRESETS = ("TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "BF16_BF16_F32")
+DOT_PRECISIONS = (
+  None,
+  *lax.Precision,
+  *itertools.product(lax.Precision, repeat=2),
+  *(lax.DotAlgorithmPreset[name] for name in _PRESETS),
+)
+
+
+def compiled_refusal(
+  one: Implementation, device: TargetDevice, *, precision: Any = None
+) -> Refusal | None:
+  """Why a portable kernel does not compile here; None for an interpreted one."""
+  if one.interpreted:
+    return None
+  found = dispatch.needs_gpu(device)
+  if found is None and precision not in DOT_PRECISIONS:
+    found = Refusal("option", f"precision={precision!r}: Triton's lowering has no such dot")
+  capability = device.compute_capability
+  if found is None and capability is not None and capability < MIN_COMPUTE_CAPABILITY:
+    found = Refusal(
+      "device", f"Triton's lowering needs compute capability 8.0, and this is {device.kind!r}"
+    )
+  return found

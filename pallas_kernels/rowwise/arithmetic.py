@@ -1,0 +1,108 @@
+"""Float32 arithmetic of which the last bit matters: quotients and roundings to integers.
+
+One definition of a codec serves XLA and the portable kernel only if x / y is
+the float32 quotient in both. Triton makes its `/` of an approximate
+instruction, within 2 ulp, and XLA makes a product of a quotient by a constant;
+each is asked here for the quotient itself.
+"""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import triton as plgpu_triton
+
+from pallas_kernels.dtypes import round_once
+
+
+class Arithmetic(Protocol):
+  """What depends on the compiler."""
+
+  def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
+    """x / y rounded to nearest even; y finite, above 0 and of a shape that broadcasts to x's."""
+    ...
+
+  def divide_by(self, x: jax.Array, y: float) -> jax.Array:
+    """x / y for a number y that the dtype of x holds, rounded the same way."""
+    ...
+
+  def round_even(self, x: jax.Array) -> jax.Array:
+    """x rounded to an integer, ties to even."""
+    ...
+
+  def narrow(self, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """x rounded to `dtype`, to nearest even, and back: a rounding on the way to a result."""
+    ...
+
+
+class XlaArithmetic:
+  """As XLA compiles it, in an interpreter too.
+
+  XLA multiplies by a reciprocal, which is another number, where it sees that
+  the divisor is a constant or one number for many. Of a choice that depends on
+  x it sees neither; an infinity or NaN by 1 is what it is by any scale. (An
+  optimisation barrier it removes too early.)
+  """
+
+  def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
+    """See `Arithmetic`."""
+    return x / jnp.where(x < jnp.inf, y, 1.0)
+
+  def divide_by(self, x: jax.Array, y: float) -> jax.Array:
+    """See `Arithmetic`."""
+    return self.divide(x, jnp.asarray(y, x.dtype))
+
+  def round_even(self, x: jax.Array) -> jax.Array:
+    """See `Arithmetic`."""
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+  def narrow(self, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """See `Arithmetic`.
+
+    XLA may leave out a conversion and the one back, a rounding to fewer bits
+    not; that one makes numbers below the smallest normal one 0.
+    """
+    there_and_back = round_once(x, dtype).astype(x.dtype)
+    if dtype.itemsize >= x.dtype.itemsize:
+      return there_and_back
+    info = jnp.finfo(dtype)
+    rounded = lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
+    return jnp.where(jnp.abs(x) < float(info.smallest_normal), there_and_back, rounded)
+
+
+class PtxArithmetic:
+  """In a kernel that Triton compiles: the instructions themselves, float32 only."""
+
+  def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
+    """See `Arithmetic`."""
+    return _instruction("div.rn.f32 $0, $1, $2;", x, jnp.broadcast_to(y, x.shape))
+
+  def divide_by(self, x: jax.Array, y: float) -> jax.Array:
+    """See `Arithmetic`."""
+    return self.divide(x, jnp.full(x.shape, y, x.dtype))
+
+  def round_even(self, x: jax.Array) -> jax.Array:
+    """See `Arithmetic`."""
+    return _instruction("cvt.rni.f32.f32 $0, $1;", x)
+
+  def narrow(self, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """See `Arithmetic`."""
+    return x.astype(dtype).astype(x.dtype)
+
+
+def _instruction(text: str, *operands: jax.Array) -> jax.Array:
+  """One instruction, f32 in and out, for each element."""
+  like = operands[0]
+  (out,) = plgpu_triton.elementwise_inline_asm(
+    text,
+    args=operands,
+    constraints=",".join(["=f", *["f"] * len(operands)]),
+    pack=1,
+    result_shape_dtypes=[jax.ShapeDtypeStruct(like.shape, like.dtype)],
+  )
+  return out
+
+
+XLA = XlaArithmetic()
+PTX = PtxArithmetic()

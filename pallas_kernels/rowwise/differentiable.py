@@ -1,0 +1,124 @@
+"""The row-wise ops that JAX's transformations see: batching around `run`, and gradients."""
+
+import functools
+from typing import Any
+
+import jax
+
+from pallas_kernels.batching import batched
+from pallas_kernels.rowwise import implementations
+from pallas_kernels.rowwise.request import RowOperands, RowRequest
+from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
+from pallas_kernels.rowwise.specs import RmsNorm, SwigluGradient
+
+Arrays = tuple[jax.Array, ...]
+
+
+def run_batched(request: RowRequest, matrices: Arrays, others: Arrays = ()) -> Arrays:
+  """`implementations.run`, with vmap as more batch."""
+
+  def run(*flat: jax.Array) -> Arrays:
+    cut = len(matrices)
+    return implementations.run(request, RowOperands(flat[:cut], flat[cut:]))
+
+  return batched(run, *matrices, *others)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def without_gradient(request: RowRequest, advice: str, matrices: Arrays, others: Arrays) -> Arrays:
+  """`run_batched` of what cannot be differentiated, and says so."""
+  del advice
+  return run_batched(request, matrices, others)
+
+
+@without_gradient.defjvp
+def _no_gradient(request: RowRequest, advice: str, primals: Any, tangents: Any) -> Any:
+  del primals, tangents
+  raise NotImplementedError(f"{request.op} {advice}")
+
+
+_CODES = (
+  "has no gradient: codes are steps. jax.lax.stop_gradient of its operands takes it out of the "
+  "differentiation"
+)
+_SECOND = "has first derivatives only: its gradient's kernel cannot be differentiated again"
+
+
+def quantize(request: RowRequest, matrices: Arrays, others: Arrays = ()) -> Arrays:
+  """An op that gives codes."""
+  return without_gradient(request, _CODES, matrices, others)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def swiglu(request: RowRequest, gate: jax.Array, up: jax.Array) -> jax.Array:
+  """silu(gate)·up of [batch or 1, rows, columns] each."""
+  (out,) = run_batched(request, (gate, up))
+  return out
+
+
+def _swiglu_forward(
+  request: RowRequest, gate: jax.Array, up: jax.Array
+) -> tuple[jax.Array, Arrays]:
+  return swiglu(request, gate, up), (gate, up)
+
+
+def _swiglu_backward(request: RowRequest, residuals: Arrays, d_out: jax.Array) -> Arrays:
+  """Both gradients in one pass; silu(gate) is computed again, storing it would cost a pass."""
+  gate, up = residuals
+  gradient = request.for_gradient(SwigluGradient(request.dtype))
+  d_gate, d_up = without_gradient(gradient, _SECOND, (gate, up, d_out), ())
+  return d_gate, d_up
+
+
+swiglu.defvjp(_swiglu_forward, _swiglu_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def rms_norm(
+  request: RowRequest, x: jax.Array, residual: jax.Array | None, weight: jax.Array
+) -> Arrays:
+  """(y,), or (y, x + residual): x [batch or 1, rows, columns], weight [batch or 1, 1, columns]."""
+  return run_batched(request, (x,) if residual is None else (x, residual), (weight,))
+
+
+def _rms_norm_forward(
+  request: RowRequest, x: jax.Array, residual: jax.Array | None, weight: jax.Array
+) -> tuple[Arrays, tuple[jax.Array, jax.Array]]:
+  outs = rms_norm(request, x, residual, weight)
+  # the gradient of y needs the row that was normalised and nothing else
+  return outs, (x if residual is None else outs[1], weight)
+
+
+def _rms_norm_backward(
+  request: RowRequest, residuals: tuple[jax.Array, jax.Array], d_outs: Arrays
+) -> tuple[Any, ...]:
+  x, weight = residuals
+  spec: RmsNorm = request.spec
+  gradient = request.for_gradient(
+    RmsNormGradient(spec.eps, spec.weight_offset, request.dtype, weight.dtype)
+  )
+  # d_outs has the gradient of x + residual, too, where that is a result
+  d_x, d_weight = without_gradient(gradient, _SECOND, (x, *d_outs), (weight,))
+  return d_x, (None if spec.sum_dtype is None else d_x), d_weight
+
+
+rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def transpose(request: RowRequest, x: jax.Array) -> jax.Array:
+  """[batch, columns, rows] of x [batch, rows, columns]."""
+  (out,) = run_batched(request, (x,))
+  return out
+
+
+def _transpose_forward(request: RowRequest, x: jax.Array) -> tuple[jax.Array, None]:
+  return transpose(request, x), None
+
+
+def _transpose_backward(request: RowRequest, residuals: None, d_out: jax.Array) -> tuple[jax.Array]:
+  del residuals
+  return (transpose(request.for_gradient(request.spec), d_out),)
+
+
+transpose.defvjp(_transpose_forward, _transpose_backward)

@@ -1,0 +1,315 @@
+"""The implementations of the row-wise ops: when each can run, with which tile, and how."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hw_profiles import RowConfig, TilePlan
+from pallas_kernels import dispatch, planning, sharding
+from pallas_kernels.device import TargetDevice, planning_profile, target_device
+from pallas_kernels.dispatch import Implementation, Refusal
+from pallas_kernels.rowwise import (
+  portable_elements,
+  portable_rms_gradient,
+  portable_rows,
+  portable_transpose,
+  rms_gradient,
+  xla,
+)
+from pallas_kernels.rowwise.blocks import LARGEST_OFFSET
+from pallas_kernels.rowwise.request import RowOperands, RowRequest
+from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
+from pallas_kernels.rowwise.specs import RmsNorm, RowCodes
+from pallas_kernels.rowwise.strips import in_strips
+from pallas_kernels.rowwise.transposing import Transpose
+
+# Rows that a tile is planned for where the caller fixes the segments of a row:
+# a row's bits must not depend on how many others there are.
+_INVARIANT_ROWS = 1024
+
+_E4M3_COMPUTE_CAPABILITY = (8, 9)
+_ROW_SPECS = (RowCodes, RmsNorm)
+Arrays = tuple[jax.Array, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Sizes of a call; `vmap` changes them."""
+
+  batch: int
+  rows: int
+  columns: int
+
+  @property
+  def elements(self) -> int:
+    """batch·rows·columns."""
+    return self.batch * self.rows * self.columns
+
+
+def sizes_of(operands: RowOperands) -> Sizes:
+  """Of the arrays, or of their shapes."""
+  return Sizes(operands.batch, *operands.matrices[0].shape[1:])
+
+
+def _problem(request: RowRequest, sizes: Sizes) -> Any:
+  """The planner's view; None of float64, which no kernel computes in."""
+  spec = request.spec
+  if isinstance(spec, Transpose):
+    return spec.problem(rows=sizes.rows, columns=sizes.columns, batch=sizes.batch)
+  if jnp.dtype(jnp.float64) in _dtypes(request):
+    return None
+  if isinstance(spec, RmsNormGradient):
+    return None
+  return spec.problem(
+    rows=sizes.batch * sizes.rows, columns=sizes.columns, dtype=request.dtype.name
+  )
+
+
+def _dtypes(request: RowRequest) -> tuple[jnp.dtype, ...]:
+  """Every dtype that the call computes with or stores."""
+  spec = request.spec
+  if isinstance(spec, (Transpose, RmsNormGradient)):
+    return (request.dtype,)
+  between = getattr(spec, "intermediate_dtype", request.dtype)
+  return (request.dtype, *spec.out_dtypes, between)
+
+
+def _portable_refusal(
+  one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
+) -> Refusal | None:
+  found = None if one.interpreted else dispatch.needs_gpu(device)
+  capability = device.compute_capability
+  compiled = not one.interpreted
+  if found is None and compiled and capability is not None and capability < (8, 0):
+    found = Refusal(
+      "device", f"Triton's lowering needs compute capability 8.0, and this is {device.kind!r}"
+    )
+  return (
+    found
+    or _dtype_refusal(request, sizes, device, compiled=compiled)
+    or _tile_refusal(one, request, problem, device)
+  )
+
+
+def _dtype_refusal(
+  request: RowRequest, sizes: Sizes, device: TargetDevice, *, compiled: bool
+) -> Refusal | None:
+  spec = request.spec
+  if isinstance(spec, Transpose):
+    if not spec.movable:
+      return Refusal("dtype", f"{request.dtype.name}: the kernel moves elements as integers")
+    narrowest = spec.moved_as.itemsize
+  else:
+    if jnp.dtype(jnp.float64) in _dtypes(request):
+      return Refusal("dtype", "float64 is wider than the kernels' float32 arithmetic")
+    narrowest = min(dtype.itemsize for dtype in _dtypes(request))
+  if not compiled:
+    return None
+  if narrowest == 1 and LARGEST_OFFSET < sizes.elements <= 2 * LARGEST_OFFSET:
+    return Refusal(
+      "option",
+      f"{sizes.elements} elements of 1 byte: Triton's lowering has 32-bit offsets up to 2^32 bytes,"
+      " and they wrap at 2^31",
+    )
+  capability = device.compute_capability
+  if isinstance(spec, Transpose) or capability is None or capability >= _E4M3_COMPUTE_CAPABILITY:
+    return None
+  if jnp.dtype(jnp.float8_e4m3fn) in _dtypes(request):
+    needed, has = (".".join(map(str, x)) for x in (_E4M3_COMPUTE_CAPABILITY, capability))
+    return Refusal(
+      "dtype", f"float8_e4m3fn needs compute capability {needed}, {device.kind!r} has {has}"
+    )
+  return None
+
+
+def _tile_refusal(
+  one: Implementation, request: RowRequest, problem: Any, device: TargetDevice
+) -> Refusal | None:
+  config = request.config
+  if isinstance(request.spec, Transpose) and config is not None and config.layout != "padded":
+    return Refusal(
+      "option",
+      f"config: layout={config.layout!r}: Triton lays the block out itself; leave it 'padded'",
+    )
+  return None if problem is None else planning.tile_refusal(one, problem, config, device)
+
+
+def _xla_refusal(
+  one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
+) -> Refusal | None:
+  del one, problem, device, sizes
+  if request.config is not None:
+    return Refusal("option", "config: XLA takes no tile")
+  return None
+
+
+def _run_portable(
+  one: Implementation,
+  request: RowRequest,
+  operands: RowOperands,
+  config: RowConfig | None,
+  device: TargetDevice,
+) -> Arrays:
+  spec, interpret = request.spec, one.interpreted
+  sizes = sizes_of(operands)
+  if isinstance(spec, Transpose):
+    assert config is not None
+    (x,) = operands.matrices
+    return (spec.back(portable_transpose.run(spec.forth(x), config=config, interpret=interpret)),)
+  if isinstance(spec, RmsNormGradient):
+    x, d_out, *d_sum = operands.matrices
+    return portable_rms_gradient.run(
+      spec,
+      x,
+      operands.others[0],
+      d_out,
+      d_sum[0] if d_sum else None,
+      config=request.config
+      or portable_rms_gradient.default_config(rows=sizes.rows, columns=sizes.columns),
+      cores=device.num_cores or planning_profile(device)[0].sm_count,
+      interpret=interpret,
+    )
+  assert config is not None
+  tile = config
+
+  def run(part: RowOperands) -> Arrays:
+    options: dict[str, Any] = {"config": tile, "interpret": interpret}
+    if isinstance(spec, _ROW_SPECS):
+      problem = _problem(request, sizes_of(part))
+      return portable_rows.run(spec, part.matrices, part.others, problem=problem, **options)
+    return portable_elements.run(spec, part.matrices, part.others, **options)
+
+  if not interpret:
+    return run(operands)
+  return in_strips(run, operands, block_rows=tile.block_rows)
+
+
+def _run_xla(
+  one: Implementation,
+  request: RowRequest,
+  operands: RowOperands,
+  config: RowConfig | None,
+  device: TargetDevice,
+) -> Arrays:
+  del one, config, device
+  spec = request.spec
+  if isinstance(spec, Transpose):
+    return (jnp.swapaxes(operands.matrices[0], 1, 2),)
+  if isinstance(spec, RmsNormGradient):
+    x, d_out, *d_sum = operands.matrices
+    return rms_gradient.xla(spec, x, operands.others[0], d_out, d_sum[0] if d_sum else None)
+  if isinstance(spec, _ROW_SPECS):
+    splits = getattr(spec, "num_splits", None) or 1
+    return xla.rows(spec, operands.matrices, operands.others, num_splits=splits)
+  return xla.elements(spec, operands.matrices, operands.others)
+
+
+def _portable(name: str, schedule: str) -> Implementation:
+  return Implementation(name, schedule=schedule, refusal=_portable_refusal, run=_run_portable)
+
+
+_XLA = Implementation("xla", schedule=None, refusal=_xla_refusal, run=_run_xla)
+_ROWS = (_portable("triton", "streaming"), _XLA, _portable("interpret", "streaming"))
+_TRANSPOSES = (_portable("triton", "shared_tile"), _XLA, _portable("interpret", "shared_tile"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """An implementation, its tile and plan where it has them, and why no other."""
+
+  implementation: Implementation
+  config: RowConfig | None
+  plan: TilePlan | None
+  refused: Any
+  notes: tuple[str, ...]
+
+
+def choose(request: RowRequest, sizes: Sizes, device: TargetDevice) -> Choice:
+  """Which implementation and tile serve a request on operands of these sizes.
+
+  Raises:
+    hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
+  """
+  problem = _problem(request, sizes)
+  decision = dispatch.decide(
+    request.op,
+    _TRANSPOSES if isinstance(request.spec, Transpose) else _ROWS,
+    request.implementation,
+    refusal=lambda one: one.refusal(one, request, problem, device, sizes),
+  )
+  one = decision.implementation
+  if one.schedule is None or sizes.elements == 0 or problem is None:
+    return Choice(one, None, None, decision.refused, ())
+  config, plan = planning.resolve(
+    one, problem, request.config, device, plan_as=_invariant(request, problem)
+  )
+  if config.layout != "padded":
+    # the planner weighs layouts that Triton does not let a kernel choose
+    config, plan = planning.resolve(
+      one, problem, dataclasses.replace(config, layout="padded"), device
+    )
+  notes = planning.stand_in_note(device) if request.config is None else ()
+  return Choice(one, config, plan, decision.refused, notes)
+
+
+def _invariant(request: RowRequest, problem: Any) -> Any:
+  """The problem that the tile is chosen for; None: the one that is there."""
+  if getattr(request.spec, "num_splits", None) is None:
+    return None
+  return dataclasses.replace(problem, rows=_INVARIANT_ROWS)
+
+
+def run(request: RowRequest, operands: RowOperands) -> Arrays:
+  """Runs a request on its operands; every result has the batch in front."""
+  device = target_device()
+  sizes = sizes_of(operands)
+  choice = choose(request, sizes, device)
+  operands = _one_batch(operands, sizes.batch)
+  if sizes.elements == 0:
+    empty = _empty(request, sizes)
+    return tuple(sharding.vary_together(x, operands.matrices[0])[0] for x in empty)
+  grouped = isinstance(request.spec, (Transpose, RmsNormGradient))
+  folded = operands if grouped else _fold(operands, sizes)
+  outs = choice.implementation.run(choice.implementation, request, folded, choice.config, device)
+  if grouped:
+    return outs
+  return tuple(out.reshape(sizes.batch, sizes.rows, out.shape[-1]) for out in outs)
+
+
+def _one_batch(operands: RowOperands, batch: int) -> RowOperands:
+  """Matrices with the whole batch each."""
+  return operands._replace(
+    matrices=tuple(jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in operands.matrices)
+  )
+
+
+def _fold(operands: RowOperands, sizes: Sizes) -> RowOperands:
+  """The batch as more rows, where nothing but the matrices tells its members apart."""
+  batch, rows, columns = sizes.batch, sizes.rows, sizes.columns
+  if batch == 1 or any(x.shape[0] != 1 and x.shape[1] == 1 for x in operands.others):
+    return operands
+  return RowOperands(
+    tuple(x.reshape(1, batch * rows, columns) for x in operands.matrices),
+    tuple(
+      x if x.shape[1] == 1 else jnp.broadcast_to(x, (batch, rows, 1)).reshape(1, batch * rows, 1)
+      for x in operands.others
+    ),
+  )
+
+
+def _empty(request: RowRequest, sizes: Sizes) -> Arrays:
+  """The results where there are no elements: empty, and what sums of nothing are."""
+  spec, (batch, rows, columns) = request.spec, dataclasses.astuple(sizes)
+  if isinstance(spec, Transpose):
+    return (jnp.zeros((batch, columns, rows), request.dtype),)
+  if isinstance(spec, RmsNormGradient):
+    return (
+      jnp.zeros((batch, rows, columns), spec.dtype),
+      jnp.zeros((batch, 1, columns), spec.weight_dtype),
+    )
+  summed = getattr(spec, "sum_dtypes", ())
+  outs = tuple(jnp.zeros((batch, rows, columns), dtype) for dtype in (*spec.out_dtypes, *summed))
+  scales = getattr(spec, "row_outputs", 0)
+  return (*outs, *(jnp.ones((batch, rows, 1), jnp.float32) for _ in range(scales)))

@@ -1,0 +1,93 @@
+"""(mean(x²) + eps)^(-1/2) of rows whose squares may overflow or vanish.
+
+A row is multiplied by a power of two p that brings the larger of its largest
+magnitude and sqrt(eps) to about 2^40, so that neither the squares nor eps·p²
+can leave float32's range, and what x·p loses below it the result would lose, too:
+
+    (mean(x²) + eps)^(-1/2) = p·f,    f = (mean((x·p)²) + eps·p²)^(-1/2)
+
+A product with a power of two is exact, so p moves no bit of a sum that would
+not have overflowed without it. Parts of a row, each with its own power, are
+merged by scaling to the smaller one: exact again.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+_TARGET_EXPONENT = 40
+
+
+class SquareSum(NamedTuple):
+  """Squares of a part of a row, summed.
+
+  Attributes:
+    largest: The largest magnitude, 0 of no elements.
+    total: Σ (x·power(largest))².
+  """
+
+  largest: jax.Array
+  total: jax.Array
+
+
+class InverseRms(NamedTuple):
+  """(mean(x²) + eps)^(-1/2) as power·factor; x is normalised as (x·power)·factor."""
+
+  power: jax.Array
+  factor: jax.Array
+
+  def normalise(self, x: jax.Array) -> jax.Array:
+    """x·(mean(x²) + eps)^(-1/2) of the whole row or a part of it."""
+    return (x * self.power) * self.factor
+
+  @property
+  def value(self) -> jax.Array:
+    """The product, which rows near either end of the range make infinite or 0."""
+    return self.power * self.factor
+
+
+def _power(largest: jax.Array, *, inverse: bool = False) -> jax.Array:
+  """The power of two that brings `largest` into [2^40, 2^41), or its reciprocal.
+
+  Both are normal numbers: below 2^-86 it is the largest such power, 2^126.
+  """
+  info = jnp.finfo(largest.dtype)
+  integer = jnp.int64 if largest.dtype == jnp.float64 else jnp.int32
+  bias, shift = info.maxexp - 1, jnp.asarray(info.nmant, integer)
+  exponent = lax.shift_right_logical(lax.bitcast_convert_type(largest, integer), shift)
+  exponent = jnp.minimum(2 * bias + _TARGET_EXPONENT - exponent, 2 * bias - 1)
+  exponent = 2 * bias - exponent if inverse else exponent
+  return lax.bitcast_convert_type(lax.shift_left(exponent, shift), largest.dtype)
+
+
+def square_sum(x: jax.Array) -> SquareSum:
+  """The squares of the last axis, kept as an axis of 1."""
+  largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+  scaled = x * _power(largest)
+  return SquareSum(largest, jnp.sum(scaled * scaled, axis=-1, keepdims=True))
+
+
+def merge(first: SquareSum, second: SquareSum) -> SquareSum:
+  """Both parts: the totals, brought to one power, are added in this order."""
+  largest = jnp.maximum(first.largest, second.largest)
+  power = _power(largest)
+
+  def scaled(part: SquareSum) -> jax.Array:
+    ratio = power * _power(part.largest, inverse=True)
+    # an empty part has another power, and nothing to scale
+    return jnp.where(part.largest == 0.0, part.total, part.total * ratio * ratio)
+
+  return SquareSum(largest, scaled(first) + scaled(second))
+
+
+def inverse_rms(squares: SquareSum, *, columns: int, eps: float) -> InverseRms:
+  """From the squares of a whole row of `columns` elements."""
+  power = _power(jnp.maximum(squares.largest, math.sqrt(eps)))
+  ratio = power * _power(squares.largest, inverse=True)
+  total = jnp.where(squares.largest == 0.0, squares.total, squares.total * ratio * ratio)
+  # eps·power² where eps = 0 and power² is not finite has to be 0
+  mean = total * (1.0 / columns) + (power * eps) * power
+  return InverseRms(power, lax.rsqrt(mean))

@@ -1,0 +1,382 @@
+"""Ops that need the whole row first, as plain `pl.pallas_call`s with explicit BlockSpecs.
+
+The tile says which of three forms runs; `hw_profiles.row_tiling` has their names:
+
+    kept            a program loads its rows once, keeps them in registers,
+                    reduces them and stores the results
+    walked twice    it walks the rows once for each round of statistics and once
+                    more to store the results, a block at a time
+    split           a program for each segment of the rows: a launch for each
+                    round stores partial statistics, and the next one begins by
+                    merging them in the order of the segments, so that no merge
+                    depends on which program came first
+
+Runs interpreted anywhere, and compiles for NVIDIA GPUs through Triton.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu_triton
+
+from hw_profiles import RowConfig
+from hw_profiles.rowwise.block_threads import warps
+from hw_profiles.rowwise.tiling import row_tiling
+from pallas_kernels import sharding
+from pallas_kernels.rowwise import arithmetic
+from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, left, unravel
+from pallas_kernels.rowwise.specs import Blocks, RowSpec
+
+# Partial statistics that a program asks for at once before it merges them.
+_MERGED_AT_ONCE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tiles:
+  """How the problem is cut: sizes of the arrays, of a block, of a segment."""
+
+  groups: int
+  rows: int
+  columns: int
+  block_rows: int
+  block_cols: int
+  segments: int
+  segment: int
+
+  @property
+  def row_blocks(self) -> int:
+    return pl.cdiv(self.rows, self.block_rows)
+
+  @property
+  def steps(self) -> int:
+    """Blocks of a segment."""
+    return pl.cdiv(self.segment, self.block_cols)
+
+  @property
+  def width(self) -> int:
+    """Columns of a ref: no block of any segment leaves it."""
+    return (self.segments - 1) * self.segment + self.steps * self.block_cols
+
+  def place(self, program: Any) -> tuple[Any, Any, Any]:
+    """Group, row block and segment of a program; the segments of a row side by side."""
+    group, row_block, segment = unravel(program, self.groups, self.row_blocks, self.segments)
+    return group, row_block, segment
+
+
+class _Rows:
+  """One program's rows: what it loads and walks."""
+
+  def __init__(self, tiles: _Tiles, program: Any, *, kept: bool) -> None:
+    self.tiles = tiles
+    self.kept = kept
+    _, row_block, self.segment = tiles.place(program)
+    self.block = Window(
+      tiles.block_rows,
+      tiles.block_cols,
+      rows_left=left(tiles.rows, row_block * tiles.block_rows, tiles.block_rows),
+    )
+
+  def window(self, step: Any) -> Window:
+    """The block of one step."""
+    tiles = self.tiles
+    if self.kept:
+      limit = tiles.columns if tiles.columns != tiles.block_cols else None
+      return dataclasses.replace(self.block, columns_left=limit)
+    start = self.segment * tiles.segment + step * tiles.block_cols
+    limit = None
+    if tiles.segments > 1:
+      end = jnp.minimum((self.segment + 1) * tiles.segment, tiles.columns)
+      whole = tiles.segment % tiles.block_cols == 0 and tiles.columns % tiles.segment == 0
+      limit = None if whole else end - start
+    elif tiles.columns % tiles.block_cols:
+      limit = tiles.columns - start
+    return dataclasses.replace(self.block, first_column=start, columns_left=limit)
+
+  def walk(self, body: Callable[[Window, Any], Any], first: Callable[[Window], Any]) -> Any:
+    """`first` of the first block, `body` of each further one with what came before."""
+    carry = first(self.window(0))
+    if self.tiles.steps == 1:
+      return carry
+    return lax.fori_loop(
+      jnp.int32(1),
+      jnp.int32(self.tiles.steps),
+      lambda step, carry: body(self.window(step), carry),
+      carry,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Refs:
+  """The refs of a launch, by what they are."""
+
+  matrices: tuple[Any, ...]
+  weights: tuple[Any, ...]
+  partials: tuple[tuple[Any, ...], ...]
+  outs: tuple[Any, ...]
+  sums: tuple[Any, ...]
+  row_outs: tuple[Any, ...]
+  statistics: tuple[Any, ...]
+
+
+def _merged(spec: RowSpec, round_index: int, refs: tuple[Any, ...], rows: _Rows) -> Blocks:
+  """The statistics of whole rows from those of their segments, merged in order."""
+  segments = rows.tiles.segments
+
+  def loaded(start: Any, count: int) -> list[Blocks]:
+    return [tuple(rows.block.load_per_row(ref, start + i) for ref in refs) for i in range(count)]
+
+  def add(carry: Blocks, parts: list[Blocks]) -> Blocks:
+    for part in parts:
+      carry = spec.merge(round_index, carry, part)
+    return carry
+
+  first = min(segments, _MERGED_AT_ONCE)
+  head, *rest = loaded(0, first)
+  carry = add(head, rest)
+  whole = segments // first
+  if whole > 1:
+    carry = lax.fori_loop(
+      jnp.int32(1),
+      jnp.int32(whole),
+      lambda i, carry: add(carry, loaded(i * first, first)),
+      carry,
+    )
+  return add(carry, loaded(whole * first, segments - whole * first))
+
+
+def _body(
+  program: Any,
+  *flat: Any,
+  unflatten: Callable[[tuple[Any, ...]], _Refs],
+  spec: RowSpec,
+  tiles: _Tiles,
+  rounds: tuple[int, ...],
+  finishing: bool,
+  kept: bool,
+  interpreted: bool,
+) -> None:
+  """One program of one launch.
+
+  Args:
+    program: Its number.
+    flat: The refs.
+    unflatten: Names them.
+    spec: What to compute.
+    tiles: How it is cut.
+    rounds: The rounds that this launch reduces.
+    finishing: Whether it stores the results; else the statistics of its round.
+    kept: Whether blocks are whole rows, which stay in registers.
+    interpreted: Whether an interpreter runs it.
+  """
+  refs = unflatten(flat)
+  exact = arithmetic.XLA if interpreted else arithmetic.PTX
+  rows = _Rows(tiles, program, kept=kept)
+  settle = functools.partial(spec.settle, columns=tiles.columns, arithmetic=exact)
+  settled = [
+    settle(index, _merged(spec, index, partial, rows))
+    for index, partial in enumerate(refs.partials)
+  ]
+
+  def load(window: Window, *, storing_sums: bool) -> tuple[jax.Array, Blocks]:
+    values, sums = spec.values(tuple(window.load(ref) for ref in refs.matrices), exact)
+    if storing_sums:
+      for ref, block in zip(refs.sums, sums, strict=True):
+        window.store(ref, block)
+    return values, tuple(window.load(ref) for ref in refs.weights)
+
+  if kept:
+    window = rows.window(0)
+    values, weights = load(window, storing_sums=True)
+    for index in rounds:
+      settled.append(settle(index, spec.reduce(values, weights, settled, exact)))
+    for ref, block in zip(refs.outs, spec.finish(values, weights, settled, exact), strict=True):
+      window.store(ref, block)
+  else:
+    for index in rounds:
+      known = tuple(settled)
+
+      def part(window: Window, known: Any = known, *, first: bool = index == 0) -> Blocks:
+        values, weights = load(window, storing_sums=first)
+        return spec.reduce(values, weights, known, exact)
+
+      def merge(window: Window, carry: Blocks, index: int = index, part: Any = part) -> Blocks:
+        return spec.merge(index, carry, part(window))
+
+      statistics = rows.walk(merge, part)
+      if finishing:
+        settled.append(settle(index, statistics))
+        continue
+      for ref, block in zip(refs.statistics, statistics, strict=True):
+        rows.block.store_per_row(ref, block, rows.segment)
+    if not finishing:
+      return
+
+    def write(window: Window, carry: Any = ()) -> Any:
+      values, weights = load(window, storing_sums=False)
+      for ref, block in zip(refs.outs, spec.finish(values, weights, settled, exact), strict=True):
+        window.store(ref, block)
+      return carry
+
+    rows.walk(write, lambda window: write(window))
+
+  def write_row_results() -> None:
+    for ref, block in zip(refs.row_outs, spec.row_results(settled), strict=True):
+      rows.block.store_per_row(ref, block)
+
+  if refs.row_outs and tiles.segments > 1:
+    pl.when(rows.segment == 0)(write_row_results)
+  else:
+    write_row_results()
+
+
+def run(
+  spec: RowSpec,
+  matrices: tuple[jax.Array, ...],
+  weights: tuple[jax.Array, ...],
+  *,
+  config: RowConfig,
+  problem: Any,
+  interpret: bool,
+) -> tuple[jax.Array, ...]:
+  """`spec` of matrices [groups, rows, columns].
+
+  Args:
+    spec: What to compute.
+    matrices: All of one shape, sizes at least 1.
+    weights: Rows of weights, [groups or 1, 1, columns].
+    config: The tile; to compile, one that `hw_profiles.plan` says fits.
+    problem: The planner's view, by which the tile is cut.
+    interpret: True runs it with the Pallas interpreter, on any device.
+
+  Returns:
+    Results in the spec's `out_dtypes`, then those of `sum_dtypes`, then what
+    there is one of for each row, float32 [groups, rows, 1].
+  """
+  groups, rows, columns = matrices[0].shape
+  tiling = row_tiling(problem, config)
+  tiles = _Tiles(
+    groups=groups,
+    rows=rows,
+    columns=columns,
+    block_rows=config.block_rows,
+    block_cols=config.block_cols,
+    segments=tiling.column_blocks,
+    segment=tiling.segment_columns,
+  )
+  launch = functools.partial(
+    _launch, spec, matrices, weights, tiles=tiles, config=config, interpret=interpret
+  )
+  every = tuple(range(spec.rounds))
+  if tiling.form != "split":
+    return launch(rounds=every, finishing=True, kept=tiling.form == "kept")
+  partials: tuple[tuple[jax.Array, ...], ...] = ()
+  sums: tuple[jax.Array, ...] = ()
+  for index in every:
+    found = launch(partials=partials, rounds=(index,), finishing=False, kept=False)
+    cut = len(spec.sum_dtypes) if index == 0 else 0
+    sums += found[:cut]
+    partials += (found[cut:],)
+  out = launch(partials=partials, rounds=(), finishing=True, kept=False)
+  matrices_out = len(spec.out_dtypes)
+  return (*out[:matrices_out], *sums, *out[matrices_out:])
+
+
+def _launch(
+  spec: RowSpec,
+  matrices: tuple[jax.Array, ...],
+  weights: tuple[jax.Array, ...],
+  *,
+  partials: tuple[tuple[jax.Array, ...], ...] = (),
+  tiles: _Tiles,
+  config: RowConfig,
+  rounds: tuple[int, ...],
+  finishing: bool,
+  kept: bool,
+  interpret: bool,
+) -> tuple[jax.Array, ...]:
+  """One `pallas_call`; returns results, sums, row results, statistics: those it has."""
+  like = matrices[0]
+  row_block = (None, tiles.block_rows)
+
+  def whole_rows(program: Any) -> tuple[Any, ...]:
+    group, row, _ = tiles.place(program)
+    return group, row, 0
+
+  matrix = pl.BlockSpec((*row_block, tiles.width), whole_rows)
+
+  def weight(array: jax.Array) -> pl.BlockSpec:
+    def index(program: Any) -> tuple[Any, ...]:
+      return group_index(array, tiles.place(program)[0]), 0, 0
+
+    return pl.BlockSpec((None, 1, tiles.width), index)
+
+  def per_row(count: int) -> pl.BlockSpec:
+    return pl.BlockSpec((*row_block, count), whole_rows)
+
+  def struct(columns: int, dtype: Any) -> jax.ShapeDtypeStruct:
+    return sharding.out_struct((tiles.groups, tiles.rows, columns), jnp.dtype(dtype), like)
+
+  summing = 0 in rounds
+  outs = [struct(tiles.columns, dtype) for dtype in spec.out_dtypes] if finishing else []
+  sums = [struct(tiles.columns, dtype) for dtype in spec.sum_dtypes] if summing else []
+  row_outs = [struct(1, jnp.float32)] * (spec.row_outputs if finishing else 0)
+  count = 0 if finishing else spec.statistics[rounds[0]]
+  statistics = [struct(tiles.segments, jnp.float32)] * count
+
+  def unflatten(flat: tuple[Any, ...]) -> _Refs:
+    taken = iter(flat)
+
+    def take(count: int) -> tuple[Any, ...]:
+      return tuple(next(taken) for _ in range(count))
+
+    return _Refs(
+      matrices=take(len(matrices)),
+      weights=take(len(weights)),
+      partials=tuple(take(len(partial)) for partial in partials),
+      outs=take(len(outs)),
+      sums=take(len(sums)),
+      row_outs=take(len(row_outs)),
+      statistics=take(len(statistics)),
+    )
+
+  flat_partials = [array for partial in partials for array in partial]
+  return tuple(
+    pl.pallas_call(
+      as_kernel(
+        functools.partial(
+          _body,
+          unflatten=unflatten,
+          spec=spec,
+          tiles=tiles,
+          rounds=rounds,
+          finishing=finishing,
+          kept=kept,
+          interpreted=interpret,
+        ),
+        interpret=interpret,
+      ),
+      out_shape=[*outs, *sums, *row_outs, *statistics],
+      grid=(tiles.groups * tiles.row_blocks * tiles.segments,),
+      in_specs=[
+        *(matrix for _ in matrices),
+        *(weight(array) for array in weights),
+        *(per_row(tiles.segments) for _ in flat_partials),
+      ],
+      out_specs=[
+        *(matrix for _ in (*outs, *sums)),
+        *(per_row(1) for _ in row_outs),
+        *(per_row(tiles.segments) for _ in statistics),
+      ],
+      compiler_params=None
+      if interpret
+      else plgpu_triton.CompilerParams(num_warps=warps(config), num_stages=config.num_stages),
+      interpret=interpret,
+      name=f"{type(spec).__name__.lower()}_{'finish' if finishing else 'reduce'}_portable",
+    )(*matrices, *weights, *flat_partials)
+  )

@@ -1,0 +1,94 @@
+"""What the benchmark knows of the row-wise ops: operands, parts, and how a result is judged."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pallas_kernels import RowConfig
+from pallas_kernels.benchmark import main, ops, rows
+
+NAMES = ("swiglu", "swiglu_quantize", "quantize_rows", "rms_norm", "transpose")
+OPTIONS = {
+  "swiglu": ["--out_dtype=float32", "--intermediate_dtype=float32"],
+  "swiglu_quantize": ["--code_dtype=int8", "--scale=0.25"],
+  "quantize_rows": ["--code_dtype=int8"],
+  "rms_norm": ["--residual", "--quantize_dtype=int8", "--num_splits=2", "--cast_before_weight"],
+  "transpose": [],
+}
+
+
+def rows_of(capsys, *arguments):
+  assert main.main([*arguments, "--format=json"]) == 0
+  return json.loads(capsys.readouterr().out)["rows"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_run_checks_the_kernel_and_its_peer(name, capsys):
+  arguments = (f"--kernel={name}", "--task=run", "--shape=rows=5,columns=111", "--peers=xla")
+  ours, peer = rows_of(capsys, *arguments, *OPTIONS[name])
+  assert (ours["check"], ours["implementation"]) == ("passed", "interpret")
+  assert peer["check"] == "passed"
+  assert "xla" in peer["checked_with"]
+  for option in OPTIONS[name]:
+    assert option in ours["arguments"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plan_prices_the_tiles_on_both_vendors(name, capsys):
+  found = rows_of(
+    capsys, f"--kernel={name}", "--task=plan", "--profile=h200_sxm,ascend_910b3", *_planned(name)
+  )
+  assert {row["vendor"] for row in found} == {"nvidia", "huawei"}
+  fitting = [row for row in found if row["fits"]]
+  assert {row["profile"] for row in fitting} == {"h200_sxm", "ascend_910b3"}
+  assert all(row["predicted_us"] > 0 for row in fitting)
+
+
+def _planned(name):
+  return [flag for flag in OPTIONS[name] if "cast" not in flag and "intermediate" not in flag]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cut_operands_give_that_part_of_the_result(name):
+  op = ops.get(name)
+  shape = op.shape_class(rows=20, columns=33)
+  options = op.options_class()
+  operands = op.operands(shape, "float32", options)
+  part = op.sample(shape)
+  assert (part.rows, part.columns) == (8, 33)
+  call = op.call(options, config=None, implementation="xla")
+  whole, cut = call(*operands), call(*op.cut(operands, part))
+  taken = op.cut_result(whole, part)
+  leaves = (taken, cut) if not isinstance(cut, tuple) else zip(taken, cut, strict=True)
+  for first, second in [leaves] if not isinstance(cut, tuple) else leaves:
+    np.testing.assert_allclose(
+      np.asarray(first, np.float64), np.asarray(second, np.float64), rtol=2.0**-20
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_result_fails_and_says_where(name):
+  op = ops.get(name)
+  shape = op.shape_class(rows=4, columns=9)
+  options = op.options_class()
+  operands = op.operands(shape, "float32", options)
+  result = op.call(options, config=None, implementation="xla")(*operands)
+  arrays = [np.array(x) for x in (result if isinstance(result, tuple) else (result,))]
+  arrays[0][1, 2] = arrays[0].dtype.type(0 if arrays[0][1, 2] else 1)
+  wrong = tuple(arrays) if isinstance(result, tuple) else arrays[0]
+  verdict = op.check(wrong, operands, options, ran="xla", config=None, platform="cpu")
+  assert verdict.check == rows.FAILED
+  assert "[1, 2]" in " ".join(verdict.notes)
+
+
+def test_a_tile_of_the_user_runs(capsys):
+  (row,) = rows_of(
+    capsys,
+    "--kernel=rms_norm",
+    "--task=run",
+    "--shape=rows=3,columns=50",
+    "--tile=block_rows=2,block_cols=16,num_splits=2",
+  )
+  assert row["check"] == "passed"
+  assert row["tile"] == RowConfig(2, 16, num_splits=2).describe()

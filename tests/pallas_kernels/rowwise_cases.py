@@ -1,0 +1,110 @@
+"""Row-wise ops: what runs here, operands, and bounds of what `reference` leaves open."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pallas_kernels
+import reference
+
+# Each implementation that runs on this machine.
+ROWS = (
+  ["xla", "interpret"]
+  if jax.default_backend() == "cpu"
+  else [pytest.param(name, marks=pytest.mark.gpu) for name in ("xla", "triton")]
+)
+KERNEL = (
+  ["interpret"]
+  if jax.default_backend() == "cpu"
+  else [pytest.param("triton", marks=pytest.mark.gpu)]
+)
+U = 2.0**-24
+
+
+def normal(rng: np.random.Generator, *shape: int, dtype: str = "bfloat16") -> jax.Array:
+  """Standard normal operands."""
+  return jnp.asarray(rng.standard_normal(shape), dtype)
+
+
+def _compiled(op: Callable[..., Any]) -> Callable[..., Any]:
+  """`op` under jit, options fixed and arrays traced: one program instead of one an operation."""
+
+  @functools.wraps(op)
+  def call(*operands: Any, **options: Any) -> Any:
+    traced = {k: v for k, v in options.items() if isinstance(v, (jax.Array, np.ndarray))}
+    fixed = {k: v for k, v in options.items() if k not in traced}
+    return jax.jit(lambda operands, traced: op(*operands, **fixed, **traced))(operands, traced)
+
+  return call
+
+
+quantize_rows, rms_norm, swiglu, swiglu_quantize, transpose = map(
+  _compiled,
+  (
+    pallas_kernels.quantize_rows,
+    pallas_kernels.rms_norm,
+    pallas_kernels.swiglu,
+    pallas_kernels.swiglu_quantize,
+    pallas_kernels.transpose,
+  ),
+)
+
+
+def arrays(*values):
+  """NumPy arrays of JAX ones."""
+  return tuple(np.asarray(value) for value in values)
+
+
+def gamma(roundings: int) -> float:
+  """What so many roundings to float32 make of a number, relatively."""
+  return roundings * U / (1 - roundings * U)
+
+
+def assert_rms_gradients(d_x, d_weight, x, weight, d_out) -> None:
+  """Both gradients are within the error of their float32 evaluation.
+
+  r is off by half of what γ_(n+13) makes of the mean of squares, and by γ_9: in
+  all less than ρ = γ_(n+22), as in `reference.bounded_normalised`. Then
+  d_x = r·(g - n·mean(g·n)) sums n products of two numbers with ρ and γ_1, and
+  takes 6 further roundings; d_weight sums as many products as there are rows.
+  """
+  x, weight, d_out = (np.asarray(a, np.float64) for a in (x, weight, d_out))
+  rows, columns = x.reshape(-1, x.shape[-1]).shape
+  exact = reference.rms_norm_gradients(x, weight, d_out)
+  rho = gamma(columns + 22)
+  r = reference.inverse_rms(x)
+  normalised, g = np.abs(x * r), np.abs(d_out * weight)
+  along = np.mean(g * normalised, axis=-1, keepdims=True)
+  error = r * (g * (rho + gamma(6)) + normalised * along * (3 * rho + gamma(columns + 8)))
+  bound = reference.Bounded.within(exact.x, error * (1 + rho))
+  reference.assert_within(np.asarray(d_x), bound.round(np.asarray(d_x).dtype))
+  terms = np.abs(d_out * normalised).reshape(rows, columns).sum(axis=0)
+  bound = reference.Bounded.within(exact.weight, terms * (rho + gamma(rows + 2)) * (1 + rho))
+  reference.assert_within(np.asarray(d_weight), bound.round(np.asarray(d_weight).dtype))
+
+
+def assert_swiglu_gradients(d_gate, d_up, gate, up, d_out) -> None:
+  """Both gradients are within the error of their float32 evaluation.
+
+  silu' and silu are made of h = exp(-|x|/2), which is off by |x|/2 + 2 units of
+  2^-24 and enters twice, and of a dozen further roundings of terms no larger
+  than σ·(1 + |x|·(1 - σ)); two products follow. Subnormal results may be zero.
+  """
+  x, upper, d = (np.asarray(a, np.float64) for a in (gate, up, d_out))
+  exact = reference.swiglu_gradients(x, upper, d)
+  decay = np.exp(-np.abs(x))
+  sigma = np.where(x < 0, decay, 1.0) / (1 + decay)
+  relative = (18 + 2 * np.abs(x)) * U
+  slope = sigma * (1 + np.abs(x) * (1 - sigma))
+  tiny = 2.0**-126 * (1 + np.abs(d)) * (1 + np.abs(upper))
+  for actual, value, terms in (
+    (d_gate, exact.gate, np.abs(d * upper) * slope),
+    (d_up, exact.up, np.abs(d * x) * sigma),
+  ):
+    bound = reference.Bounded.within(value, relative * terms + tiny)
+    reference.assert_within(np.asarray(actual), bound.round(np.asarray(actual).dtype))

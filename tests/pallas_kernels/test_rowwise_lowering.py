@@ -1,0 +1,116 @@
+"""Every row tile that the planner offers lowers for CUDA on a machine without a GPU."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hw_profiles
+from pallas_kernels import (
+  RowConfig,
+  device,
+  quantize_rows,
+  rms_norm,
+  swiglu,
+  swiglu_quantize,
+  transpose,
+)
+from pallas_kernels.rowwise import portable_rms_gradient
+
+H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
+
+
+def kernels(call, *shapes, dtype: str = "bfloat16") -> int:
+  """How many kernels a call lowers to."""
+  operands = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape in shapes]
+  with device.abstract_gpu(**H200):
+    lowered = jax.jit(call).trace(*operands).lower(lowering_platforms=("cuda",))
+  return lowered.as_text().count("custom_call @__gpu$xla.gpu.triton")
+
+
+def candidates(*problems) -> list:
+  """Each config that fits one of the problems, once."""
+  found = {}
+  for problem in problems:
+    for plan in hw_profiles.rank(problem, "h200_sxm", top=10_000):
+      if plan.fits and plan.config.layout == "padded":
+        found[plan.config] = problem
+  return list(found)
+
+
+ELEMENTS = candidates(hw_profiles.SwigluProblem(1024, 12288), hw_profiles.SwigluProblem(37, 111))
+ROWS = candidates(
+  hw_profiles.RmsNormProblem(1, 20000),
+  hw_profiles.QuantizeRowsProblem(1024, 12288),
+  hw_profiles.RmsNormProblem(37, 111),
+)
+BLOCKS = candidates(hw_profiles.TransposeProblem(1024, 4096))
+
+
+@pytest.mark.parametrize("config", ELEMENTS, ids=RowConfig.describe)
+def test_every_candidate_of_an_elementwise_op_lowers(config):
+  run = functools.partial(swiglu, config=config, implementation="triton")
+  assert kernels(run, (1023, 111), (1023, 111)) == 1
+
+
+@pytest.mark.parametrize("config", ROWS, ids=RowConfig.describe)
+def test_every_candidate_of_a_reduction_lowers(config):
+  columns = 12288 if config.block_cols > 128 or config.num_splits else 111
+  run = functools.partial(rms_norm, config=config, implementation="triton")
+  assert kernels(run, (37, columns), (columns,)) == (1 if config.num_splits is None else 2)
+
+
+@pytest.mark.parametrize("config", BLOCKS, ids=RowConfig.describe)
+def test_every_candidate_of_the_transpose_lowers(config):
+  run = functools.partial(transpose, config=config, implementation="triton")
+  assert kernels(run, (3, 1000, 111)) == 1
+
+
+@pytest.mark.parametrize("columns", [1, 111, 4096, 11008, 5000, 100_000])
+def test_a_row_is_one_launch_of_every_op(columns):
+  row = (1, columns)
+  split = columns > 16384
+  assert kernels(swiglu, row, row) == 1
+  assert kernels(functools.partial(swiglu_quantize, scale=0.5), row, row) == 1
+  for code in ("float8_e4m3fn", "int8"):
+    assert kernels(functools.partial(quantize_rows, dtype=code), row) == 1 + split
+    assert kernels(functools.partial(swiglu_quantize, dtype=code), row, row) == 1 + split
+  assert kernels(rms_norm, row, row[1:]) == 1 + split
+  assert kernels(lambda x, w: rms_norm(x, w, residual=x), row, row[1:]) == 1 + split
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("shape", [(1, 4096), (777, 111), (64, 20000)], ids=str)
+def test_gradients_lower(shape, dtype):
+  def gradients(f):
+    return jax.grad(lambda *operands: f(*operands).astype(jnp.float32).sum(), (0, 1))
+
+  assert kernels(gradients(swiglu), shape, shape, dtype=dtype) == 1
+  rows, columns = shape
+  # numbers of long rows, the gradients, partial sums where there are several programs
+  expected = (columns > portable_rms_gradient._LONGEST_KEPT) + 1 + (rows > 1)
+  assert kernels(gradients(rms_norm), shape, shape[1:], dtype=dtype) == expected
+
+
+def test_the_kernels_lower_with_x64_enabled():
+  def everything(x, weight):
+    out = rms_norm(swiglu(x, x), weight, num_splits=4, residual=x)
+    return out, quantize_rows(x, dtype="int8"), swiglu_quantize(x, x, scale=0.5), transpose(x)
+
+  def gradient(x, weight):
+    return jax.grad(lambda x: rms_norm(swiglu(x, x), weight).astype(jnp.float32).sum())(x)
+
+  with jax.enable_x64(True):
+    assert kernels(everything, (37, 333), (333,)) == 6
+    assert kernels(gradient, (37, 333), (333,)) == 4
+
+
+def test_export_for_cuda_from_a_cpu():
+  x = jax.ShapeDtypeStruct((37, 333), jnp.bfloat16)
+  known = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
+  with device.abstract_gpu(**H200):
+    exported = jax.export.export(
+      jax.jit(lambda x: quantize_rows(x)), platforms=["cuda"], disabled_checks=known
+    )(x)
+  assert exported.platforms == ("cuda",)

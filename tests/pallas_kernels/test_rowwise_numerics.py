@@ -1,0 +1,341 @@
+"""swiglu, quantisation, rms_norm and transpose held against the float64 reference."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from rowwise_cases import (
+  KERNEL,
+  ROWS,
+  arrays,
+  assert_rms_gradients,
+  assert_swiglu_gradients,
+  normal,
+  quantize_rows,
+  rms_norm,
+  swiglu,
+  swiglu_quantize,
+  transpose,
+)
+
+import reference
+from pallas_kernels import RowConfig
+from pallas_kernels.rowwise import portable_rms_gradient
+
+CODES = ("float8_e4m3fn", "int8")
+# Blocks that divide nothing: a row kept, walked, and split in parts of 37.
+FORMS = {
+  "kept": RowConfig(2, 128, 1),
+  "walked": RowConfig(2, 32, 2),
+  "split": RowConfig(2, 16, 1, num_splits=3),
+}
+EVERY_BFLOAT16 = np.arange(65536).astype(np.uint16).view(ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_swiglu(name, dtype, rng):
+  gate, up = normal(rng, 3, 5, 111, dtype=dtype), normal(rng, 3, 5, 111, dtype=dtype)
+  reference.assert_swiglu_close(*arrays(swiglu(gate, up, implementation=name), gate, up))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_swiglu_rounds_silu_where_it_is_told_to(name, rng):
+  gate, up = normal(rng, 7, 33), normal(rng, 7, 33)
+  out = swiglu(gate, up, intermediate_dtype="float32", out_dtype="float16", implementation=name)
+  assert out.dtype == jnp.float16
+  reference.assert_swiglu_close(*arrays(out, gate, up), intermediate_dtype="float32")
+
+
+@pytest.mark.parametrize("name", KERNEL)
+def test_swiglu_of_blocks_that_divide_nothing(name, rng):
+  gate, up = normal(rng, 5, 37), normal(rng, 5, 37)
+  out = swiglu(gate, up, config=RowConfig(2, 16), implementation=name)
+  reference.assert_swiglu_close(*arrays(out, gate, up))
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("code", CODES)
+def test_codes_of_every_bfloat16(name, code):
+  x = EVERY_BFLOAT16.reshape(256, 256)
+  config = None if name == "xla" else RowConfig(32, 256, 1)
+  codes, scale = arrays(
+    *quantize_rows(jnp.asarray(x), dtype=code, config=config, implementation=name)
+  )
+  reference.assert_quantize_rows_close(codes, scale, x, dtype=code)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_quantized_rows(name, dtype, rng):
+  x = normal(rng, 3, 5, 111, dtype=dtype)
+  for code in CODES:
+    codes, scale = arrays(*quantize_rows(x, dtype=code, implementation=name))
+    assert scale.shape == (3, 5, 1)
+    reference.assert_quantize_rows_close(codes, scale, np.asarray(x), dtype=code)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("code", CODES)
+def test_a_scale_is_the_quotient_and_no_product_with_a_reciprocal(name, code, rng):
+  x = jnp.asarray(rng.uniform(0.5, 2.0, (4096, 1)), jnp.float32)
+  config = None if name == "xla" else RowConfig(4096, 1, 1)
+  _, scale = quantize_rows(x, dtype=code, config=config, implementation=name)
+  largest = np.float32({"float8_e4m3fn": 448, "int8": 127}[code])
+  np.testing.assert_array_equal(np.asarray(scale), np.asarray(x) / largest)
+  assert np.any(np.asarray(x) / largest != np.asarray(x) * (np.float32(1) / largest))
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("code", CODES)
+def test_swiglu_quantize(name, code, rng):
+  gate, up = normal(rng, 3, 5, 111), normal(rng, 3, 5, 111)
+  result = arrays(*swiglu_quantize(gate, up, dtype=code, implementation=name))
+  reference.assert_swiglu_quantize_close(*result, *arrays(gate, up), dtype=code)
+  for scale in (0.0123, np.abs(rng.standard_normal((5, 1))).astype(np.float32)):
+    result = arrays(*swiglu_quantize(gate, up, scale=scale, dtype=code, implementation=name))
+    given = np.asarray(scale, np.float32)
+    per_row = np.broadcast_to(given, (3, 5, 1)) if given.ndim else given
+    np.testing.assert_array_equal(result[1], given)
+    reference.assert_swiglu_quantize_close(
+      result[0], per_row, *arrays(gate, up), given_scale=per_row, dtype=code
+    )
+
+
+def test_a_running_maximum_is_no_row_scale():
+  # a scale that grows along the row leaves codes that were made with a smaller one
+  x = np.array([[1.0, 56.0]], np.float32)
+  codes, scale = reference.quantize_rows(x)
+  running = np.maximum.accumulate(np.abs(x), axis=1) / np.float32(448)
+  early = reference.quantize(x, running)
+  wrong = reference.dequantize(early, running[:, -1:])
+  assert reference.dequantize(codes, scale)[0, 0] == pytest.approx(1.0, rel=2**-4)
+  assert wrong[0, 0] / x[0, 0] == 56.0
+  ours = arrays(*quantize_rows(jnp.asarray(x), implementation="xla"))
+  reference.assert_quantize_rows_close(*ours, x)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_rms_norm(name, dtype, rng):
+  x, weight = normal(rng, 3, 5, 111, dtype=dtype), normal(rng, 111, dtype="float32")
+  out = rms_norm(x, weight, implementation=name)
+  reference.assert_rms_norm_close(*arrays(out, x, weight))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rms_norm_of_the_other_convention(name, rng):
+  x, weight = normal(rng, 7, 33), normal(rng, 33)
+  options = {"eps": 0.125, "weight_offset": 1.0, "cast_before_weight": True}
+  out = rms_norm(x, weight, out_dtype="float32", implementation=name, **options)
+  assert out.dtype == jnp.float32
+  reference.assert_rms_norm_close(*arrays(out, x, weight), **options)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rms_norm_of_a_sum(name, rng):
+  x, residual, weight = normal(rng, 7, 33), normal(rng, 7, 33), normal(rng, 33)
+  out, total = rms_norm(x, weight, residual=residual, implementation=name)
+  np.testing.assert_array_equal(*arrays(total, x + residual))
+  reference.assert_rms_norm_close(*arrays(out, total, weight))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rms_norm_in_codes(name, rng):
+  x, residual, weight = normal(rng, 7, 33), normal(rng, 7, 33), normal(rng, 33)
+  codes = rms_norm(x, weight, quantize_dtype="int8", cast_before_weight=True, implementation=name)
+  reference.assert_rms_norm_quantize_close(
+    *arrays(*codes, x, weight), cast_before_weight=True, dtype="int8"
+  )
+  codes, total = rms_norm(
+    x, weight, residual=residual, quantize_dtype="float8_e4m3fn", implementation=name
+  )
+  np.testing.assert_array_equal(*arrays(total, x + residual))
+  reference.assert_rms_norm_quantize_close(*arrays(*codes, total, weight))
+
+
+@pytest.mark.parametrize("name", KERNEL)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_what_the_definition_does(name, form, rng):
+  x, residual, weight = (normal(rng, *shape) for shape in ((5, 111), (5, 111), (111,)))
+  options = {"config": FORMS[form], "implementation": name}
+  out, total = rms_norm(x, weight, residual=residual, **options)
+  np.testing.assert_array_equal(*arrays(total, x + residual))
+  reference.assert_rms_norm_close(*arrays(out, total, weight))
+  codes = rms_norm(x, weight, quantize_dtype="int8", **options)
+  reference.assert_rms_norm_quantize_close(*arrays(*codes, x, weight))
+  reference.assert_quantize_rows_close(*arrays(*quantize_rows(x, **options), x))
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("splits", [1, 20])
+def test_segments_are_added_up_in_their_order(name, splits):
+  # The first segment's square is 2^24, the others' are 1 each: in float32 2^24 + 1 is 2^24, so
+  # that added one after another they vanish, and in any other order they do not. Sums within a
+  # segment are exact in every order.
+  columns = 256
+  row = np.zeros(columns, np.float32)
+  edges = range(0, columns, -(-columns // splits))
+  row[list(edges)] = 1.0
+  for first in (True, False):
+    exposing = row if first else row[::-1]
+    exposing = exposing.copy()
+    exposing[0 if first else -1] = 4096.0
+    out = rms_norm(
+      jnp.asarray(exposing[None]),
+      jnp.ones(columns),
+      eps=0.0,
+      num_splits=splits,
+      implementation=name,
+    )
+    lengths = [min(columns, e + edges.step) - e for e in edges]
+    total = reference.emulate_sum(exposing * exposing, splits=lengths)
+    inverse = reference.emulate_inverse_rms(total, width=columns, eps=0.0)
+    if first:
+      # a total of 2^24 over 2^8 columns has an inverse root that is a power of two
+      assert total == 2.0**24
+      np.testing.assert_array_equal(np.asarray(out)[0], exposing * inverse)
+    elif splits > 16:
+      # three roundings of at most 2 units each apart from the emulated ones; the other order's
+      # total is as many units off as there are segments, half of which the root keeps
+      assert float(total) - 2.0**24 >= splits - 2
+    off = np.abs(np.asarray(out)[0] - exposing * inverse)
+    assert np.all(off <= 6 * 2.0**-24 * np.abs(exposing * inverse))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_squares_neither_overflow_nor_vanish(name, rng):
+  rows = rng.standard_normal((6, 111)) * np.array([1e30, 3e38 / 8, 1e-30, 1e-38, 1, 0])[:, None]
+  rows[4, 0] = 1e37
+  x = jnp.asarray(rows, jnp.float32)
+  for eps in (0.0, 1e-6):
+    part = x if eps else x[:5]
+    out = rms_norm(part, jnp.ones(111), eps=eps, implementation=name)
+    reference.assert_rms_norm_close(*arrays(out, part, jnp.ones(111)), eps=eps)
+    assert np.all(np.isfinite(np.asarray(out)))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_nan_stays_in_its_row(name, rng):
+  x = normal(rng, 3, 33, dtype="float32").at[1, 5].set(jnp.nan)
+  out = np.asarray(rms_norm(x, jnp.ones(33), implementation=name))
+  assert np.all(np.isnan(out[1]))
+  assert np.all(np.isfinite(out[[0, 2]]))
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(("shape", "dtype"), [((5, 111), "bfloat16"), ((1, 7), "float32")], ids=str)
+def test_gradients(name, shape, dtype, rng):
+  x, up, d_out = (normal(rng, *shape, dtype=dtype) for _ in range(3))
+  weight = normal(rng, shape[-1], dtype=dtype)
+  _, pull = jax.vjp(lambda x, up: swiglu(x, up, implementation=name), x, up)
+  assert_swiglu_gradients(*pull(d_out), x, up, d_out)
+  _, pull = jax.vjp(lambda x, weight: rms_norm(x, weight, implementation=name), x, weight)
+  d_x, d_weight = pull(d_out)
+  assert (d_x.dtype, d_weight.dtype) == (x.dtype, weight.dtype)
+  assert_rms_gradients(d_x, d_weight, x, weight, d_out)
+
+
+@pytest.mark.parametrize("name", KERNEL)
+@pytest.mark.parametrize(("longest", "cores"), [(16384, 3), (32, 2)])
+def test_rms_gradients_of_many_programs_and_of_long_rows(name, longest, cores, monkeypatch, rng):
+  monkeypatch.setattr(portable_rms_gradient, "_LONGEST_KEPT", longest)
+  monkeypatch.setattr(portable_rms_gradient, "_WALKED_COLUMNS", 32)
+  monkeypatch.setattr(portable_rms_gradient, "_PROGRAMS_PER_CORE", 1)
+  monkeypatch.setattr(portable_rms_gradient, "_MERGED_ROWS", 2)
+  build = portable_rms_gradient.run
+  monkeypatch.setattr(
+    portable_rms_gradient, "run", lambda *a, **k: build(*a, **{**k, "cores": 5 * cores})
+  )
+  x, weight, d_out = (normal(rng, *shape) for shape in ((37, 111), (111,), (37, 111)))
+  residual = normal(rng, 37, 111)
+  (_, total), pull = jax.vjp(
+    lambda x, residual, weight: rms_norm(x, weight, residual=residual, implementation=name),
+    x,
+    residual,
+    weight,
+  )
+  d_x, d_residual, d_weight = pull((d_out, jnp.zeros_like(d_out)))
+  np.testing.assert_array_equal(*arrays(d_x, d_residual))
+  assert_rms_gradients(d_x, d_weight, total, weight, d_out)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_gradient_of_the_sum_is_added_before_the_rounding(name, rng):
+  x, residual, weight, d_out = (normal(rng, *shape) for shape in ((7, 33), (7, 33), (33,), (7, 33)))
+  d_sum = normal(rng, 7, 33) * 64
+  (_, total), pull = jax.vjp(
+    lambda x, residual: rms_norm(x, weight, residual=residual, implementation=name), x, residual
+  )
+  d_x, _ = pull((d_out, d_sum))
+  exact = reference.rms_norm_gradients(*arrays(total, weight, d_out)).x
+  exact = exact + np.asarray(d_sum, np.float64)
+  # one rounding to bfloat16, and float32's far below it
+  off = np.abs(np.asarray(d_x, np.float64) - exact)
+  assert np.all(off <= (2.0**-8 + 2.0**-14) * np.abs(exact) + 2.0**-14)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8", "float8_e4m3fn"])
+def test_transpose_moves_bits(name, dtype, rng):
+  size = jnp.dtype(dtype).itemsize
+  bits = rng.integers(0, 256, (3, 37, 21, size)).astype(np.uint8)
+  x = bits.view(jnp.dtype(dtype)).reshape(3, 37, 21)
+  config = None if name == "xla" else RowConfig(16, 32, 1)
+  out = transpose(jnp.asarray(x), config=config, implementation=name)
+  reference.assert_transpose_equal(np.asarray(out), x)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("shape", [(0, 8), (5, 0), (1, 1)], ids=str)
+def test_sizes_of_nothing_and_of_one(name, shape, rng):
+  x, weight = normal(rng, *shape), normal(rng, shape[-1])
+  reference.assert_swiglu_close(*arrays(swiglu(x, x, implementation=name), x, x))
+  codes, scale = arrays(*quantize_rows(x, implementation=name))
+  reference.assert_quantize_rows_close(codes, scale, np.asarray(x))
+  out, total = rms_norm(x, weight, residual=x, implementation=name)
+  reference.assert_rms_norm_close(*arrays(out, total, weight))
+  reference.assert_transpose_equal(*arrays(transpose(x, implementation=name), x))
+  d_x, d_weight = jax.grad(
+    lambda x, w: rms_norm(x, w, implementation=name).astype(jnp.float32).sum(), (0, 1)
+  )(x, weight)
+  assert (d_x.shape, d_weight.shape) == (x.shape, weight.shape)
+  if not x.size:
+    np.testing.assert_array_equal(np.asarray(d_weight, np.float32), 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 8, 1024, 7239])
+@pytest.mark.parametrize("columns", [4096, 12288, 11008, 111, 5000])
+def test_compiled_kernels_at_the_sizes_of_models(rows, columns, rng):
+  gate, up = normal(rng, rows, columns), normal(rng, rows, columns)
+  weight = normal(rng, columns)
+  run = {"implementation": "triton"}
+  part = slice(0, 64)
+  reference.assert_swiglu_close(*arrays(swiglu(gate, up, **run)[part], gate[part], up[part]))
+  out = rms_norm(gate, weight, **run)
+  reference.assert_rms_norm_close(*arrays(out[part], gate[part], weight))
+  for code in CODES:
+    codes, scale = quantize_rows(gate, dtype=code, **run)
+    reference.assert_quantize_rows_close(*arrays(codes[part], scale[part], gate[part]))
+    codes, scale = swiglu_quantize(gate, up, dtype=code, **run)
+    reference.assert_swiglu_quantize_close(*arrays(codes[part], scale[part], gate[part], up[part]))
+  reference.assert_transpose_equal(*arrays(transpose(gate, **run), gate))
+
+
+@pytest.mark.gpu
+def test_the_same_bits_on_every_run(rng):
+  x, weight, d_out = (normal(rng, *shape) for shape in ((777, 5000), (5000,), (777, 5000)))
+
+  @jax.jit
+  def step(x, weight, d_out):
+    out, pull = jax.vjp(lambda x, w: rms_norm(x, w, implementation="triton"), x, weight)
+    return out, *pull(d_out)
+
+  runs = [arrays(*step(x, weight, d_out)) for _ in range(5)]
+  for first, second in itertools.pairwise(runs):
+    for a, b in zip(first, second, strict=True):
+      np.testing.assert_array_equal(a, b)

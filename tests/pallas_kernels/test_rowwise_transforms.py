@@ -1,0 +1,190 @@
+"""The row-wise ops under JAX's transformations: each must give what the plain calls give."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rowwise_cases import KERNEL, ROWS, arrays, normal
+
+import reference
+from pallas_kernels import (
+  RowConfig,
+  quantize_rows,
+  rms_norm,
+  swiglu,
+  swiglu_quantize,
+  transpose,
+)
+
+FORMS = {"kept": RowConfig(2, 16, 1), "walked": RowConfig(2, 8, 1)}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (-1, 1)], ids=str)
+def test_vmap(name, in_axes, rng):
+  x, weight = normal(rng, 3, 9), normal(rng, 9)
+  residual = normal(rng, 3, 9)
+  run = jax.jit(functools.partial(rms_norm, quantize_dtype="int8", implementation=name))
+  mapped_x = x if in_axes[0] is None else jnp.stack([x + i for i in range(2)], in_axes[0])
+  axis = None if in_axes[1] is None else min(in_axes[1], weight.ndim)
+  mapped_w = weight if axis is None else jnp.stack([weight - i for i in range(2)], axis)
+
+  def call(x, weight):
+    return run(x, weight, residual=residual)
+
+  out = jax.vmap(call, in_axes=(in_axes[0], axis))(mapped_x, mapped_w)
+  for i in range(2):
+    one = call(x if in_axes[0] is None else x + i, weight if axis is None else weight - i)
+    chex.assert_trees_all_equal(jax.tree.map(lambda o, i=i: o[i], out), one)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_nested_vmap_with_operands_shared(name, rng):
+  gate, up = normal(rng, 2, 3, 9), normal(rng, 3, 9)
+  run = functools.partial(swiglu, implementation=name)
+  out = jax.vmap(jax.vmap(run, in_axes=(0, 0)), in_axes=(0, None))(gate, up)
+  reference.assert_swiglu_close(*arrays(out, gate, jnp.broadcast_to(up, gate.shape)))
+  scales = jnp.asarray([0.5, 0.25])
+  codes, scale = jax.vmap(
+    lambda g, s: swiglu_quantize(g, up, scale=s, implementation=name), in_axes=(0, 0)
+  )(gate, scales)
+  given = np.broadcast_to(np.asarray(scale)[:, None, None], (2, 3, 1))
+  reference.assert_swiglu_quantize_close(
+    *arrays(codes, given, gate, jnp.broadcast_to(up, gate.shape)), given_scale=given
+  )
+  x = normal(rng, 2, 4, 5)
+  out = jax.vmap(lambda x: transpose(x, implementation=name))(x)
+  reference.assert_transpose_equal(*arrays(out, x))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_gradients_of_mapped_calls_are_those_of_each(name, rng):
+  x, weight = normal(rng, 2, 3, 9, dtype="float32"), normal(rng, 9, dtype="float32")
+
+  def loss(x, weight):
+    out = rms_norm(x, weight, implementation=name)
+    return (out * out).sum()
+
+  each = jax.jit(jax.vmap(jax.grad(loss, (0, 1)), in_axes=(0, None)))(x, weight)
+  for i in range(2):
+    alone = jax.jit(jax.grad(loss, (0, 1)))(x[i], weight)
+    chex.assert_trees_all_close(jax.tree.map(lambda g, i=i: g[i], each), alone, rtol=2.0**-20)
+  # a weight that all share has the sum of their gradients
+  _, d_weight = jax.grad(lambda x, w: jax.vmap(loss, (0, None))(x, w).sum(), (0, 1))(x, weight)
+  chex.assert_trees_all_close(d_weight, each[1].sum(0), rtol=2.0**-19, atol=2.0**-20)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_remat_donation_and_jit_give_the_same_bits(name, rng):
+  x, weight = normal(rng, 3, 9), normal(rng, 9)
+
+  def loss(x, weight):
+    return rms_norm(swiglu(x, x, implementation=name), weight, implementation=name).sum()
+
+  plain = jax.jit(jax.grad(loss))(x, weight)
+  chex.assert_trees_all_equal(jax.jit(jax.grad(jax.checkpoint(loss)))(x, weight), plain)
+  donated = jax.jit(functools.partial(swiglu, implementation=name), donate_argnums=0)
+  expected = swiglu(x, x + 1, implementation=name)
+  chex.assert_trees_all_equal(donated(jnp.array(x), x + 1), expected)
+
+
+def mesh_of_two() -> jax.sharding.Mesh:
+  """Two devices, or the one there is."""
+  return jax.sharding.Mesh(np.asarray(jax.devices()[:2]), ("x",))
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("form", FORMS)
+def test_shard_map_with_varying_axes_checked(name, form, rng):
+  config = None if name == "xla" else FORMS[form]
+  if name == "xla" and form != "kept":
+    return
+  mesh = mesh_of_two()
+  spec = jax.sharding.PartitionSpec
+  x, weight = normal(rng, 6, 9), normal(rng, 9)
+  run = functools.partial(rms_norm, config=config, implementation=name)
+  options = {"mesh": mesh, "in_specs": (spec("x"), spec()), "check_vma": True}
+  out = jax.jit(jax.shard_map(run, out_specs=spec("x"), **options))(x, weight)
+  reference.assert_rms_norm_close(*arrays(out, x, weight))
+  codes = jax.jit(
+    jax.shard_map(
+      lambda x, w: tuple(run(x, w, quantize_dtype="int8")),
+      out_specs=(spec("x"), spec("x")),
+      **options,
+    )
+  )(x, weight)
+  chex.assert_trees_all_equal(tuple(codes), tuple(run(x, weight, quantize_dtype="int8")))
+  if form == "walked":
+    return
+
+  def loss(f, x, weight):
+    return f(x, weight).astype(jnp.float32).sum()
+
+  sharded = jax.shard_map(run, out_specs=spec("x"), **options)
+  d_weight = jax.jit(jax.grad(functools.partial(loss, sharded), 1))(x, weight)
+  alone = jax.grad(functools.partial(loss, run), 1)(x, weight)
+  # each device rounds its share to bfloat16, and the sum is rounded again
+  normalised = np.abs(np.asarray(x, np.float64) * reference.inverse_rms(np.asarray(x))).sum(0)
+  off = np.abs(np.asarray(d_weight, np.float64) - np.asarray(alone, np.float64))
+  assert np.all(off <= 2.0**-8 * (mesh.size + 2) * normalised)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_x64_changes_nothing_for_16_bit_operands(name, rng):
+  x, weight = normal(rng, 5, 9), normal(rng, 9)
+
+  def everything(x, weight):
+    loss = lambda x: rms_norm(x, weight, implementation=name).sum()  # noqa: E731
+    return (
+      swiglu(x, x, implementation=name),
+      tuple(quantize_rows(x, implementation=name)),
+      rms_norm(x, weight, num_splits=2, implementation=name),
+      transpose(x, implementation=name),
+      jax.grad(loss)(x),
+    )
+
+  plain = jax.jit(everything)(x, weight)
+  with jax.enable_x64(True):
+    wide = jax.jit(everything)(x, weight)
+  chex.assert_trees_all_equal(plain, wide)
+
+
+def test_float64_is_computed_in_float64_by_xla(rng):
+  with jax.enable_x64(True):
+    x, weight = jnp.asarray(rng.standard_normal((3, 9))), jnp.ones(9)
+    out = rms_norm(x * 1e200, weight, eps=0.0)
+    exact = np.asarray(x) * reference.inverse_rms(np.asarray(x), eps=0.0)
+    np.testing.assert_allclose(np.asarray(out), exact, rtol=32 * 2.0**-53)
+    out = swiglu(x, x)
+    np.testing.assert_allclose(np.asarray(out), reference.swiglu(x, x), rtol=32 * 2.0**-53)
+    assert transpose(x).dtype == jnp.float64
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_has_no_derivative_says_so(name):
+  x = jnp.ones((2, 4))
+  with pytest.raises(NotImplementedError, match=r"quantize_rows has no gradient.*stop_gradient"):
+    jax.grad(lambda x: quantize_rows(x, implementation=name).scale.sum())(x)
+  frozen = jax.grad(
+    lambda x: (x * quantize_rows(jax.lax.stop_gradient(x), implementation=name).scale).sum()
+  )(x)
+  assert frozen.shape == x.shape
+  with pytest.raises(NotImplementedError, match="swiglu has first derivatives only"):
+    jax.grad(lambda x: jax.grad(lambda x: swiglu(x, x, implementation=name).sum())(x).sum())(x)
+  with pytest.raises(TypeError, match="forward-mode"):
+    jax.jvp(lambda x: swiglu(x, x, implementation=name), (x,), (x,))
+
+
+@pytest.mark.parametrize("name", KERNEL)
+def test_transposes_are_differentiated_any_number_of_times(name):
+  x = jnp.arange(6.0).reshape(2, 3)
+
+  def loss(x):
+    return (transpose(x, implementation=name) ** 3).sum()
+
+  np.testing.assert_array_equal(np.asarray(jax.grad(loss)(x)), 3 * np.asarray(x) ** 2)
+  twice = jax.grad(lambda x: jax.grad(loss)(x).sum())(x)
+  np.testing.assert_array_equal(np.asarray(twice), 6 * np.asarray(x))
