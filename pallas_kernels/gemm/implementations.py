@@ -61,6 +61,8 @@ def _hopper_refusal(
   if found is None and not one.interpreted and not device.is_hopper:
     found = Refusal("device", f"needs Hopper (compute capability 9.0), and this is {device.kind!r}")
   found = found or _kernel_refusal(request)
+  if found is None and request.code_dtype is not None:
+    found = Refusal("option", "fuse=True: only the portable kernel quantises on the way")
   if found is None and request.dtype == jnp.float32:
     found = Refusal(
       "dtype", "float32 operands: the kernel multiplies 16-bit dtypes, wgmma would round to TF32"
@@ -141,6 +143,7 @@ def _run_portable(
     epilogue=request.epilogue,
     precision=request.precision,
     interpret=one.interpreted,
+    code_dtype=request.code_dtype,
   )
 
 
@@ -157,6 +160,7 @@ def _run_xla(
     transposes=request.transposes,
     epilogue=request.epilogue,
     precision=request.precision,
+    code_dtype=request.code_dtype,
   )
 
 
@@ -235,10 +239,11 @@ def run(request: GemmRequest, operands: Operands) -> jax.Array:
 def _empty(request: GemmRequest, operands: Operands) -> jax.Array:
   """The result where there is nothing to multiply: empty, or the epilogue of zeros."""
   sizes = operands.sizes(request.transposes)
-  acc = jnp.zeros((sizes.batch, sizes.m, sizes.n), sum_dtype(operands.a.dtype))
+  acc = jnp.zeros((sizes.batch, sizes.m, sizes.n), sum_dtype(operands.bs[0].dtype))
   out = complete(
     request.epilogue,
     (acc,) * len(operands.bs),
+    # a sum of nothing is 0 whatever scale its row would have
     tuple(x[:, :, None] for x in operands.per_row),
     tuple(x[:, None, :] for x in operands.per_column),
   )

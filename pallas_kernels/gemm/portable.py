@@ -29,6 +29,7 @@ from pallas_kernels import sharding
 from pallas_kernels.dtypes import sum_dtype
 from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands, Sizes, Transposes
+from pallas_kernels.rowwise import arithmetic, codec
 
 
 def _in_bounds(shape: tuple[int, int], *, rows: Any, columns: Any) -> jax.Array | None:
@@ -48,6 +49,7 @@ def _body(
   config: MatmulConfig,
   epilogue: Epilogue,
   precision: Any,
+  code_dtype: jnp.dtype | None,
   sizes: Sizes,
   tiles_m: int,
   tiles_n: int,
@@ -86,11 +88,36 @@ def _body(
       tuple(one(ref, block_n, columns) for ref in refs.per_column),
     )
 
+  def depth_of(step: Any) -> Any:
+    return k - step * block_k if k % block_k else None
+
+  def load_a(step: Any) -> jax.Array:
+    a = load_matrix(
+      refs.a, step, side=block_m, limit=rows, depth=depth_of(step), depth_first=transposes.a
+    )
+    return a.T if transposes.a else a
+
+  k_steps = jnp.int32(pl.cdiv(k, block_k))
+  exact = arithmetic.XLA if interpreted else arithmetic.PTX
+  scale = None
+  if code_dtype is not None:
+    # a row's scale depends on all of it: one walk along K finds it, the next quantises
+    amax = lax.fori_loop(
+      jnp.int32(0),
+      k_steps,
+      lambda step, amax: jnp.maximum(
+        amax, codec.largest_magnitude(load_a(step).astype(jnp.float32))
+      ),
+      jnp.zeros((block_m, 1), jnp.float32),
+    )
+    scale = codec.scale_of(amax, code_dtype, exact)
+
   def multiply(step: Any, carry: tuple[Any, Any]) -> Any:
     accs, vectors = carry
-    depth = k - step * block_k if k % block_k else None
-    a = load_matrix(refs.a, step, side=block_m, limit=rows, depth=depth, depth_first=transposes.a)
-    a = a.T if transposes.a else a
+    depth = depth_of(step)
+    a = load_a(step)
+    if scale is not None and code_dtype is not None:
+      a = codec.encode(a.astype(jnp.float32), scale, code_dtype, exact)
     sums = []
     for acc, ref in zip(accs, refs.bs, strict=True):
       b = load_matrix(
@@ -102,7 +129,7 @@ def _body(
       )
     return tuple(sums), load_vectors() if interpreted else vectors
 
-  accumulate = sum_dtype(refs.a.dtype)
+  accumulate = sum_dtype(refs.a.dtype if code_dtype is None else code_dtype)
   accs = tuple(jnp.zeros((block_m, block_n), accumulate) for _ in refs.bs)
   # JAX's interpreter, inside shard_map, checks outside of loops but not inside
   # that operands vary over the same mesh axes, and takes what leaves a loop as
@@ -113,12 +140,10 @@ def _body(
       tuple(jnp.zeros((block_m,), ref.dtype) for ref in refs.per_row),
       tuple(jnp.zeros((block_n,), ref.dtype) for ref in refs.per_column),
     )
-  accs, vectors = lax.fori_loop(
-    jnp.int32(0), jnp.int32(pl.cdiv(k, block_k)), multiply, (accs, vectors)
-  )
+  accs, vectors = lax.fori_loop(jnp.int32(0), k_steps, multiply, (accs, vectors))
   if not interpreted:
     vectors = load_vectors()
-  per_row = tuple(x[:, None] for x in vectors[0])
+  per_row = (*(() if scale is None else (scale,)), *(x[:, None] for x in vectors[0]))
   per_column = tuple(x[None, :] for x in vectors[1])
   out = complete(epilogue, accs, per_row, per_column)
   mask = _in_bounds((block_m, block_n), rows=rows, columns=columns)
@@ -186,6 +211,7 @@ def matmul(
   epilogue: Epilogue,
   precision: Any,
   interpret: bool,
+  code_dtype: jnp.dtype | None = None,
 ) -> jax.Array:
   """out[i] = epilogue(a[i]·b[i], ...) for i < batch.
 
@@ -196,6 +222,8 @@ def matmul(
     epilogue: What to do with the accumulators.
     precision: For `lax.dot`; matters for float32 operands only.
     interpret: True runs it with the Pallas interpreter, on any device.
+    code_dtype: Quantise the rows of A to it on the way; the epilogue's first
+      operand a row is then their scale.
 
   Returns:
     [batch, M, N] in `epilogue.out_dtype`.
@@ -207,6 +235,7 @@ def matmul(
     epilogue=epilogue,
     precision=precision,
     interpret=interpret,
+    code_dtype=code_dtype,
   )
   if not interpret:
     return run(operands)
@@ -221,6 +250,7 @@ def _call(
   epilogue: Epilogue,
   precision: Any,
   interpret: bool,
+  code_dtype: jnp.dtype | None = None,
 ) -> jax.Array:
   """The `pallas_call` of `matmul`."""
   sizes = operands.sizes(transposes)
@@ -267,6 +297,7 @@ def _call(
       config=config,
       epilogue=epilogue,
       precision=precision,
+      code_dtype=code_dtype,
       sizes=sizes,
       tiles_m=tiles_m,
       tiles_n=tiles_n,

@@ -17,7 +17,8 @@ from pallas_kernels.gemm.shapes import as_matrices, explain_request, kernel_shap
 CODE_DTYPES = ("float8_e4m3fn", "int8")
 
 
-def _check_codes(name: str, array: Any) -> None:
+def check_codes(name: str, array: Any) -> None:
+  """Raise ValueError unless `array` holds codes."""
   dtype = getattr(array.dtype, "name", str(array.dtype))
   if dtype not in CODE_DTYPES:
     raise ValueError(
@@ -35,6 +36,22 @@ def _check_scale(name: str, scale: Any, expected: tuple[int, ...], of: str) -> N
     )
 
 
+def check_column_scale(b_scale: Any, b_q: Any) -> None:
+  """Raise ValueError unless `b_scale` is [N] or [..., 1, N] of b_q's [..., K, N]."""
+  columns = b_q.shape[-1]
+  one = tuple(getattr(b_scale, "shape", ())) == (columns,) or b_q.ndim == 2
+  expected = (columns,) if one else (*b_q.shape[:-2], 1, columns)
+  if tuple(getattr(b_scale, "shape", ())) == (*b_q.shape[:-2], 1, columns):
+    expected = tuple(b_scale.shape)
+  _check_scale("b_scale", b_scale, expected, "column of b_q")
+
+
+def column_scale(b_scale: jax.Array, b3: jax.Array, lead: tuple[int, ...]) -> jax.Array:
+  """The column scales as the kernels' [batch or 1, N], for b3 of [batch or 1, K, N]."""
+  columns = b_scale if b_scale.ndim == 1 else b_scale[..., 0, :]
+  return _vectors(columns, (b3.shape[0], b3.shape[2]), lead)
+
+
 def _request(
   a_q: Any,
   b_q: Any,
@@ -46,13 +63,9 @@ def _request(
   implementation: str | None,
 ) -> GemmRequest:
   """Check the arguments of `quantized_matmul`; raises ValueError."""
-  check_matrices(("a_q", a_q), ("b_q", b_q), check_dtype=_check_codes)
+  check_matrices(("a_q", a_q), ("b_q", b_q), check_dtype=check_codes)
   _check_scale("a_scale", a_scale, (*a_q.shape[:-1], 1), "row of a_q")
-  columns = b_q.shape[-1]
-  if tuple(getattr(b_scale, "shape", ())) != (columns,):
-    _check_scale("b_scale", b_scale, (*b_q.shape[:-2], 1, columns), "column of b_q")
-  else:
-    _check_scale("b_scale", b_scale, (columns,), "column of b_q")
+  check_column_scale(b_scale, b_q)
   check_options(config, implementation=implementation)
   return GemmRequest(
     op="quantized_matmul",
@@ -149,8 +162,7 @@ def quantized_matmul(
   lead, a3, (b3,) = as_matrices(a_q, (b_q,))
   n = b_q.shape[-1]
   rows = _vectors(a_scale[..., 0], (a3.shape[0], a3.shape[1]), lead)
-  columns = b_scale if b_scale.ndim == 1 else b_scale[..., 0, :]
-  columns = _vectors(columns, (b3.shape[0], n), lead)
+  columns = column_scale(b_scale, b3, lead)
   a3, b3, rows, columns = sharding.vary_together(a3, jnp.swapaxes(b3, 1, 2), rows, columns)
   out = differentiable.run_batched(request, Operands(a3, (b3,), (rows,), (columns,)))
   return out.reshape(*lead, a_q.shape[-2], n)

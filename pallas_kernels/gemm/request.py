@@ -26,6 +26,7 @@ class GemmRequest:
     config: The user's config or None.
     implementation: The user's choice or None.
     transposes: How the operands are stored.
+    code_dtype: What the rows of A are quantised to on the way; None: not at all.
   """
 
   op: str
@@ -36,6 +37,7 @@ class GemmRequest:
   config: MatmulConfig | None
   implementation: str | None
   transposes: Transposes = dataclasses.field(default_factory=Transposes)
+  code_dtype: jnp.dtype | None = None
 
   def problem(self, operands: Operands) -> MatmulProblem:
     """The planner's view of this request on operands, or on their shapes."""
@@ -47,8 +49,8 @@ class GemmRequest:
       n=sizes.n,
       dtype=self.dtype.name,
       out_dtype=self.epilogue.out_dtype.name,
-      bias=bool(operands.per_column) and not operands.per_row,
-      scaled=bool(operands.per_row),
+      bias=bool(operands.per_column) and self.code_dtype is None and not operands.per_row,
+      scaled=bool(operands.per_row) or self.code_dtype is not None,
       activation=self.epilogue.activation,
       batch=sizes.batch,
       shared_a=a_batch == 1 and b_batch != 1,
@@ -148,6 +150,12 @@ def check_matrices(
       f"{a_name} is {a.dtype} and {b_name} is {b.dtype}: expected one dtype; "
       f"{a_name}.astype({b.dtype}) or {b_name}.astype({a.dtype}) says which"
     )
+  check_product_shapes(left, right)
+
+
+def check_product_shapes(left: tuple[str, Any], right: tuple[str, Any]) -> None:
+  """Check that the shapes of two named operands make a product; raises ValueError."""
+  (a_name, a), (b_name, b) = left, right
   for name, array in (left, right):
     if not all(isinstance(size, int) for size in array.shape):
       raise ValueError(f"{name} has shape {tuple(array.shape)}: sizes must be known when traced")

@@ -14,10 +14,16 @@ from jax import lax
 from pallas_kernels.dtypes import sum_dtype
 from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands, Transposes
+from pallas_kernels.rowwise import arithmetic, codec
 
 
 def matmul(
-  operands: Operands, *, transposes: Transposes, epilogue: Epilogue, precision: Any
+  operands: Operands,
+  *,
+  transposes: Transposes,
+  epilogue: Epilogue,
+  precision: Any,
+  code_dtype: jnp.dtype | None = None,
 ) -> jax.Array:
   """out[i] = epilogue(a[i]·b[i], ...) for i < batch.
 
@@ -26,15 +32,22 @@ def matmul(
     transposes: How they are stored.
     epilogue: What to do with the sums.
     precision: For `lax.dot_general`; matters for float32 operands only.
+    code_dtype: Quantise the rows of A, stored [M, K], to it first; the epilogue's
+      first operand a row is then their scale.
 
   Returns:
     [batch, M, N] in `epilogue.out_dtype`.
   """
-  accs = tuple(_product(operands.a, b, transposes, precision) for b in operands.bs)
+  a, scales = operands.a, ()
+  if code_dtype is not None:
+    wide = a.astype(jnp.float32)
+    scale = codec.scale_of(codec.largest_magnitude(wide), code_dtype, arithmetic.XLA)
+    a, scales = codec.encode(wide, scale, code_dtype, arithmetic.XLA), (scale,)
+  accs = tuple(_product(a, b, transposes, precision) for b in operands.bs)
   out = complete(
     epilogue,
     accs,
-    tuple(x[:, :, None] for x in operands.per_row),
+    (*scales, *(x[:, :, None] for x in operands.per_row)),
     tuple(x[:, None, :] for x in operands.per_column),
   )
   return jnp.broadcast_to(out, (operands.sizes(transposes).batch, *out.shape[1:]))

@@ -100,7 +100,7 @@ def test_padding_copies_are_reported():
     ragged = explain(matmul, struct(113, 1023), struct(1023, 203))
     whole = explain(matmul, A, B)
   assert any(note.startswith("b is 1023 x 203") for note in ragged.notes)
-  assert whole.notes == ()
+  assert not any("copied" in note for note in whole.notes)
 
 
 def test_the_text_names_everything():
