@@ -78,17 +78,22 @@ def candidates(
       continue
     config = MatmulConfig(block_m, block_n, depth // size, num_stages, group_m=group_m)
     if schedule == warp_specialized.NAME:
-      if not _streams_well(problem, config):
+      assert isinstance(device, GpuProfile)
+      if not _streams_well(problem, config, device.sm_count):
         continue
       config = _completed(problem, config)
     yield config
 
 
-def _streams_well(problem: MatmulProblem, config: MatmulConfig) -> bool:
-  """Whether a tile of few rows copies B in long runs, deep and often enough."""
+def _streams_well(problem: MatmulProblem, config: MatmulConfig, cores: int) -> bool:
+  """Whether a tile of few rows copies B in long runs, deep and often enough.
+
+  Where B is too narrow for half of the cores to have such a tile, or too short
+  to fill the stages, every tile will do.
+  """
   size = dtypes.size_bytes(problem.dtype)
-  few_bytes = problem.n * size < _STREAMED_RUN_BYTES or problem.k <= 4 * config.block_k
-  if problem.m > _STREAMED_ROWS or few_bytes:
+  narrow = 2 * problem.batch * problem.n * size < cores * _STREAMED_RUN_BYTES
+  if problem.m > _STREAMED_ROWS or narrow or problem.k <= _STREAMED_STAGES * config.block_k:
     return True
   # two products have twice the bytes in flight at half the depth
   # 8-bit operands lie with K innermost: their runs are as long as a step is deep
