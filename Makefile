@@ -20,8 +20,8 @@ STAMP_NEWER = $(VENV_NEWER)/.installed
 BIN = $(VENV)/bin
 BIN_NEWER = $(VENV_NEWER)/bin
 
-# NumPy and plain Python only: seconds, so they run before what needs JAX.
-FAST_TESTS = tests/reference tests/hw_profiles
+# NumPy and plain Python only: a minute, so they run before what needs JAX.
+FAST_TESTS = tests/reference tests/hw_profiles tests/worked_values
 NOT_FAST = $(FAST_TESTS:%=--ignore=%)
 PYTEST_FLAGS = -q -m "not gpu" $(ARGS)
 
@@ -93,7 +93,7 @@ types: $(STAMP) ## mypy over the three packages.
 	$(BIN)/mypy
 
 unit: $(STAMP) ## The tests, those that need no JAX first.
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(FAST_TESTS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) $(FAST_TESTS)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) tests $(NOT_FAST)
 
 format: $(STAMP) ## Format every file, and apply the lint fixes that are safe.
@@ -126,9 +126,24 @@ gpu-check:
 gpu-test: gpu-check ## The tests that need a GPU, with the interpreter in PYTHON_GPU.
 	PYTHONPATH=. $(PYTHON_GPU) -m pytest -q -m gpu $(ARGS) tests
 
-gpu-bench: gpu-check ## The main job on a GPU, measured, with XLA's matmul beside it.
+# The sizes that the GEMM family is measured at: few rows (with cold L2), then many.
+BENCH_FEW = m=1,k=4096,n=12288 m=16,k=4096,n=12288 m=64,k=4096,n=12288
+BENCH_GATED = m=256,k=4096,n=12288 m=1024,k=4096,n=12288 m=2048,k=4096,n=12288 \
+	m=7239,k=4096,n=12288 m=4096,k=4096,n=4096
+BENCH_MATMUL = $(BENCH_GATED) m=1536,k=4096,n=12288 m=7239,k=12288,n=4096 m=8192,k=8192,n=8192 \
+	m=333,k=4096,n=12289 m=113,k=1023,n=203
+BENCH_QUANTIZED = m=1024,k=4096,n=12288 m=8192,k=8192,n=8192
+BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --peers=xla $(ARGS)
+
+gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, measured, with XLA beside them.
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=compare $(ARGS)
-	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --peers=xla $(ARGS)
+	$(BENCH) --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%)
+	$(BENCH) --kernel=matmul $(BENCH_MATMUL:%=--shape=%)
+	$(BENCH) --kernel=matmul --activation=silu --bias --shape=m=1024,k=4096,n=12288
+	$(BENCH) --cold_l2 --kernel=gated_matmul $(BENCH_FEW:%=--shape=%)
+	$(BENCH) --kernel=gated_matmul $(BENCH_GATED:%=--shape=%)
+	$(BENCH) --kernel=quantized_matmul $(BENCH_QUANTIZED:%=--shape=%)
+	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder $(ARGS)
 
 clean: ## Remove the environments, caches and build products.
 	rm -rf .venv .venv-newer .venv-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
