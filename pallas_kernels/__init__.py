@@ -8,18 +8,64 @@ starts without it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hw_profiles import InfeasibleTileError, MatmulConfig
+from hw_profiles import (
+  AttentionConfig,
+  DecodeConfig,
+  InfeasibleTileError,
+  MatmulConfig,
+  RowConfig,
+)
 
 if TYPE_CHECKING:
+  from pallas_kernels.attention import decode_attention, flash_attention
   from pallas_kernels.dispatch import Explanation, explain
-  from pallas_kernels.gemm import matmul
+  from pallas_kernels.gemm import gated_matmul, matmul, quantize_matmul, quantized_matmul
+  from pallas_kernels.rowwise import (
+    QuantizedRows,
+    quantize_rows,
+    rms_norm,
+    swiglu,
+    swiglu_quantize,
+    transpose,
+  )
 
-__all__ = ["Explanation", "InfeasibleTileError", "MatmulConfig", "explain", "matmul"]
+__all__ = [
+  "AttentionConfig",
+  "DecodeConfig",
+  "Explanation",
+  "InfeasibleTileError",
+  "MatmulConfig",
+  "QuantizedRows",
+  "RowConfig",
+  "decode_attention",
+  "explain",
+  "flash_attention",
+  "gated_matmul",
+  "matmul",
+  "quantize_matmul",
+  "quantize_rows",
+  "quantized_matmul",
+  "rms_norm",
+  "swiglu",
+  "swiglu_quantize",
+  "transpose",
+]
 
 _IMPORTED_ON_USE = {
   "Explanation": "pallas_kernels.dispatch",
+  "QuantizedRows": "pallas_kernels.rowwise",
+  "decode_attention": "pallas_kernels.attention",
   "explain": "pallas_kernels.dispatch",
+  "flash_attention": "pallas_kernels.attention",
+  "gated_matmul": "pallas_kernels.gemm",
   "matmul": "pallas_kernels.gemm",
+  "quantize_matmul": "pallas_kernels.gemm",
+  "quantize_rows": "pallas_kernels.rowwise",
+  "quantized_matmul": "pallas_kernels.gemm",
+  "rms_norm": "pallas_kernels.rowwise",
+  "swiglu": "pallas_kernels.rowwise",
+  "swiglu_quantize": "pallas_kernels.rowwise",
+  "transpose": "pallas_kernels.rowwise",
 }
 
 

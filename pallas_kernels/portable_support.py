@@ -1,8 +1,10 @@
-"""What any portable kernel needs to be compiled through Triton, and the reasons against it."""
+"""What portable kernels share: edges of blocks, and reasons against compiling through Triton."""
 
 import itertools
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels import dispatch
@@ -19,6 +21,21 @@ DOT_PRECISIONS = (
   *itertools.product(lax.Precision, repeat=2),
   *(lax.DotAlgorithmPreset[name] for name in _PRESETS),
 )
+
+
+def in_bounds(shape: tuple[int, int], *, rows: Any, columns: Any) -> jax.Array | None:
+  """Mask of a block's elements with row < rows and column < columns; None: no limit."""
+  mask = None
+  for axis, limit in enumerate((rows, columns)):
+    if limit is not None:
+      inside = lax.broadcasted_iota(jnp.int32, shape, axis) < limit
+      mask = inside if mask is None else mask & inside
+  return mask
+
+
+def batch_index(array: Any, batch: Any) -> Any:
+  """Where a batch's part is in an array of [batch or 1, ...]."""
+  return 0 if array.shape[0] == 1 else batch
 
 
 def compiled_refusal(

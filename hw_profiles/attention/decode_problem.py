@@ -58,7 +58,7 @@ class DecodeProblem:
       at_least("DecodeProblem.page_size", self.page_size, 1)
     dtypes.size_bytes(self.dtype)
     if self.out_dtype is not None:
-      dtypes.size_bytes(self.out_dtype)
+      dtypes.size_bytes(self.out_dtype, name="out_dtype")
 
   def _check_lengths(self, lengths: object) -> None:
     if not isinstance(lengths, tuple) or len(lengths) != self.batch:

@@ -99,7 +99,7 @@ class DecodeSchedule:
     """The config's number of parts, or the one that takes least time; of equals the fewest."""
     if config.num_splits is not None:
       return config.num_splits
-    if self.shortfalls(problem, config, device):
+    if self.unsupported(problem, device) or self.shortfalls(problem, config, device):
       return 1
     return self._fastest(problem, config, device)
 

@@ -68,7 +68,7 @@ class AttentionProblem:
       )
     dtypes.size_bytes(self.dtype)
     if self.out_dtype is not None:
-      dtypes.size_bytes(self.out_dtype)
+      dtypes.size_bytes(self.out_dtype, name="out_dtype")
 
   def _check_window(self) -> None:
     window = self.window

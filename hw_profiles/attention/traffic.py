@@ -63,13 +63,13 @@ def _sizes(
   at_least("head_dim", head_dim, 1)
   dv = head_dim if value_dim is None else value_dim
   at_least("value_dim", dv, 1)
-  size = dtypes.size_bytes(in_dtype)
-  acc = dtypes.size_bytes(acc_dtype)
+  size = dtypes.size_bytes(in_dtype, name="in_dtype")
+  acc = dtypes.size_bytes(acc_dtype, name="acc_dtype")
   return _Sizes(
     query=head_dim * size,
     slot=max(head_dim, dv) * size,
     key_value=(head_dim + dv) * size,
-    output=dv * (size if out_dtype is None else dtypes.size_bytes(out_dtype)),
+    output=dv * (size if out_dtype is None else dtypes.size_bytes(out_dtype, name="out_dtype")),
     row=dv * acc + ROW_STATES * acc,
     score=acc,
   )

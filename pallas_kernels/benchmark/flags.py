@@ -180,7 +180,7 @@ def _kernels(given: Sequence[str], task: str) -> list[AnyOp]:
     if task not in op.tasks:
       able = ", ".join(other.name for other in known if task in other.tasks)
       raise UsageError(
-        f"--kernel={op.name}: there is no kernel yet, only --task={' or '.join(op.tasks)} takes "
+        f"--kernel={op.name}: only --task={' or '.join(op.tasks)} takes "
         f"it; --task={task} has {able}"
       )
   return chosen

@@ -1,15 +1,14 @@
 """The implementations of matmul: when each can run, with which tile, and how."""
 
 import dataclasses
-import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from hw_profiles import MatmulConfig, MatmulProblem, TilePlan
-from pallas_kernels import compat, dispatch, planning, sharding
+from hw_profiles import MatmulConfig, MatmulProblem
+from pallas_kernels import choice, compat, dispatch, planning, sharding
+from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.dtypes import sum_dtype
@@ -17,6 +16,7 @@ from pallas_kernels.gemm import hopper, hopper_layout, portable, xla
 from pallas_kernels.gemm.epilogue import complete
 from pallas_kernels.gemm.operands import Operands
 from pallas_kernels.gemm.request import GemmRequest
+from pallas_kernels.portable_support import compiled_refusal
 
 # Rows assumed by `batch_invariant=True`, whatever M is: the config, and with it
 # the order of the sum, must not depend on M.
@@ -24,16 +24,6 @@ _INVARIANT_ROWS = 1024
 # Blocks the Mosaic interpreter simulates: enough for a persistent loop to have
 # neighbours, few enough to be quick.
 _INTERPRETED_CTAS = 2
-
-
-# What the Triton lowering makes of a dot of float32 operands; 16-bit ones have None.
-_PRESETS = ("TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "BF16_BF16_F32")
-_TRITON_PRECISIONS = (
-  None,
-  *lax.Precision,
-  *itertools.product(lax.Precision, repeat=2),
-  *(lax.DotAlgorithmPreset[name] for name in _PRESETS),
-)
 
 
 def _kernel_refusal(request: GemmRequest) -> Refusal | None:
@@ -63,6 +53,9 @@ def _hopper_refusal(
   found = found or _kernel_refusal(request)
   if found is None and request.code_dtype is not None:
     found = Refusal("option", "fuse=True: only the portable kernel quantises on the way")
+  overlaps = request.config is not None and request.config.overlap_epilogue
+  if found is None and overlaps and not one.interpreted and not compat.CARRIES_ARRAYS:
+    found = Refusal("option", "config: overlap_epilogue=True needs jax 0.11 or later")
   if found is None and request.dtype == jnp.float32:
     found = Refusal(
       "dtype", "float32 operands: the kernel multiplies 16-bit dtypes, wgmma would round to TF32"
@@ -73,16 +66,10 @@ def _hopper_refusal(
 def _portable_refusal(
   one: Implementation, request: GemmRequest, problem: MatmulProblem, device: TargetDevice
 ) -> Refusal | None:
-  found = None if one.interpreted else dispatch.needs_gpu(device)
-  if found is None and not one.interpreted and request.precision not in _TRITON_PRECISIONS:
-    found = Refusal("option", f"precision={request.precision!r}: Triton's lowering has no such dot")
-  capability = device.compute_capability
-  if found is None and not one.interpreted and capability is not None and capability < (8, 0):
-    found = Refusal(
-      "device", f"Triton's lowering needs compute capability 8.0, and this is {device.kind!r}"
-    )
   return (
-    found or _kernel_refusal(request) or planning.tile_refusal(one, problem, request.config, device)
+    compiled_refusal(one, device, precision=request.precision)
+    or _kernel_refusal(request)
+    or planning.tile_refusal(one, problem, request.config, device)
   )
 
 
@@ -189,51 +176,38 @@ def by_preference(request: GemmRequest) -> tuple[Implementation, ...]:
   return (_MOSAIC_GPU, _TRITON, _XLA, _INTERPRET, _MOSAIC_GPU_INTERPRET)
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-  """An implementation, its tile and plan where it has them, and why no other."""
-
-  implementation: Implementation
-  config: MatmulConfig | None
-  plan: TilePlan | None
-  refused: Any
-  notes: tuple[str, ...]
-
-
 def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -> Choice:
   """Which implementation and tile serve a request on a problem.
 
   Raises:
     hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
   """
-  decision = dispatch.decide(
-    request.op,
-    by_preference(request),
-    request.implementation,
-    refusal=lambda one: one.refusal(one, request, problem, device),
-  )
-  one = decision.implementation
-  if one.schedule is None or problem.is_empty:
-    return Choice(one, None, None, decision.refused, ())
   invariant = dataclasses.replace(
     problem, m=_INVARIANT_ROWS, batch=1, shared_a=False, shared_b=True
   )
-  plan_as = invariant if request.batch_invariant else None
-  config, plan = planning.resolve(one, problem, request.config, device, plan_as=plan_as)
-  notes = one.notes(request, problem, config)
-  if request.config is None:
-    notes += planning.choice_notes(one, problem, device, plan_as=plan_as)
-  return Choice(one, config, plan, decision.refused, notes)
+  return choice.choose(
+    request.op,
+    by_preference(request),
+    requested=request.implementation,
+    config=request.config,
+    problem=problem,
+    device=device,
+    refusal=lambda one: one.refusal(one, request, problem, device),
+    notes=lambda one, config: one.notes(request, problem, config),
+    plan_as=invariant if request.batch_invariant else None,
+    is_empty=problem.is_empty,
+  )
 
 
 def run(request: GemmRequest, operands: Operands) -> jax.Array:
   """Run a request on its operands; [batch, M, N]."""
   device = target_device()
   problem = request.problem(operands)
-  choice = choose(request, problem, device)
-  if problem.is_empty and choice.implementation.schedule is not None:
+  chosen = choose(request, problem, device)
+  one = chosen.implementation
+  if problem.is_empty and one.schedule is not None:
     return _empty(request, operands)
-  return choice.implementation.run(choice.implementation, request, operands, choice.config, device)
+  return one.run(one, request, operands, chosen.config, device)
 
 
 def _empty(request: GemmRequest, operands: Operands) -> jax.Array:

@@ -38,7 +38,8 @@ def matmul(
   Returns:
     [batch, M, N] in `epilogue.out_dtype`.
   """
-  a, scales = operands.a, ()
+  a: jax.Array = operands.a
+  scales: tuple[jax.Array, ...] = ()
   if code_dtype is not None:
     wide = a.astype(jnp.float32)
     scale = codec.scale_of(codec.largest_magnitude(wide), code_dtype, arithmetic.XLA)

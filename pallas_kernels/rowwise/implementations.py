@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hw_profiles import RowConfig, TilePlan
-from pallas_kernels import dispatch, planning, sharding
+from hw_profiles import RowConfig
+from pallas_kernels import choice, dispatch, planning, sharding
+from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.rowwise import (
@@ -215,17 +216,6 @@ _ROWS = (_portable("triton", "streaming"), _XLA, _portable("interpret", "streami
 _TRANSPOSES = (_portable("triton", "shared_tile"), _XLA, _portable("interpret", "shared_tile"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-  """An implementation, its tile and plan where it has them, and why no other."""
-
-  implementation: Implementation
-  config: RowConfig | None
-  plan: TilePlan | None
-  refused: Any
-  notes: tuple[str, ...]
-
-
 def choose(request: RowRequest, sizes: Sizes, device: TargetDevice) -> Choice:
   """Which implementation and tile serve a request on operands of these sizes.
 
@@ -233,30 +223,29 @@ def choose(request: RowRequest, sizes: Sizes, device: TargetDevice) -> Choice:
     hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
   """
   problem = _problem(request, sizes)
-  decision = dispatch.decide(
+  chosen = choice.choose(
     request.op,
     _TRANSPOSES if isinstance(request.spec, Transpose) else _ROWS,
-    request.implementation,
+    requested=request.implementation,
+    config=request.config,
+    problem=problem,
+    device=device,
     refusal=lambda one: one.refusal(one, request, problem, device, sizes),
+    plan_as=_invariant(request, problem),
+    is_empty=sizes.elements == 0,
   )
-  one = decision.implementation
-  if one.schedule is None or sizes.elements == 0 or problem is None:
-    return Choice(one, None, None, decision.refused, ())
+  if chosen.config is None or chosen.config.layout == "padded":
+    return chosen
+  # the planner weighs layouts that Triton does not let a kernel choose
   config, plan = planning.resolve(
-    one, problem, request.config, device, plan_as=_invariant(request, problem)
+    chosen.implementation, problem, dataclasses.replace(chosen.config, layout="padded"), device
   )
-  if config.layout != "padded":
-    # the planner weighs layouts that Triton does not let a kernel choose
-    config, plan = planning.resolve(
-      one, problem, dataclasses.replace(config, layout="padded"), device
-    )
-  notes = planning.stand_in_note(device) if request.config is None else ()
-  return Choice(one, config, plan, decision.refused, notes)
+  return dataclasses.replace(chosen, config=config, plan=plan)
 
 
 def _invariant(request: RowRequest, problem: Any) -> Any:
   """The problem that the tile is chosen for; None: the one that is there."""
-  if getattr(request.spec, "num_splits", None) is None:
+  if problem is None or getattr(request.spec, "num_splits", None) is None:
     return None
   return dataclasses.replace(problem, rows=_INVARIANT_ROWS)
 
@@ -265,14 +254,15 @@ def run(request: RowRequest, operands: RowOperands) -> Arrays:
   """Runs a request on its operands; every result has the batch in front."""
   device = target_device()
   sizes = sizes_of(operands)
-  choice = choose(request, sizes, device)
+  chosen = choose(request, sizes, device)
   operands = _one_batch(operands, sizes.batch)
   if sizes.elements == 0:
     empty = _empty(request, sizes)
     return tuple(sharding.vary_together(x, operands.matrices[0])[0] for x in empty)
   grouped = isinstance(request.spec, (Transpose, RmsNormGradient))
   folded = operands if grouped else _fold(operands, sizes)
-  outs = choice.implementation.run(choice.implementation, request, folded, choice.config, device)
+  one = chosen.implementation
+  outs = one.run(one, request, folded, chosen.config, device)
   if grouped:
     return outs
   return tuple(out.reshape(sizes.batch, sizes.rows, out.shape[-1]) for out in outs)

@@ -104,11 +104,11 @@ def test_two_command_lines_do_not_share_state():
     (["--peers=xla"], ["--peers is not read by --task=compare, only by --task=run"]),
     (
       ["--kernel=flash_attention,matmul"],
-      ["--kernel=flash_attention: there is no kernel yet", "--task=plan", "matmul"],
+      ["--kernel=flash_attention: only --task=plan takes it", "--task=plan", "matmul"],
     ),
     (
       ["--task=run", "--kernel=decode_attention"],
-      ["--kernel=decode_attention: there is no kernel yet", "--task=run has matmul"],
+      ["--kernel=decode_attention: only --task=plan takes it", "--task=run has matmul"],
     ),
     (
       [

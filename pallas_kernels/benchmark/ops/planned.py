@@ -1,4 +1,4 @@
-"""An op that the planner knows and no kernel computes yet."""
+"""An op that the benchmark only plans: it neither runs nor checks its kernels yet."""
 
 from typing import Any, NoReturn, TypeVar
 
@@ -16,7 +16,7 @@ class PlannedOp(Op[S, C, O]):
   tasks = ("plan",)
 
   def _no_kernel(self) -> NoReturn:
-    raise NotImplementedError(f"{self.name}: there is no kernel yet, it is only planned")
+    raise NotImplementedError(f"{self.name}: --task=plan is all that the benchmark does with it")
 
   def steps(self, shape: S, config: C) -> tuple[int, int]:
     """Raises NotImplementedError, as all below."""

@@ -1,0 +1,306 @@
+"""The implementations of flash_attention and of its gradients: when each can run, and how."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hw_profiles import AttentionConfig, AttentionProblem, InfeasibleTileError
+from pallas_kernels import choice, compat, dispatch, planning, sharding
+from pallas_kernels.attention import (
+  hopper,
+  hopper_layout,
+  portable,
+  portable_backward,
+  portable_bias,
+  xla,
+)
+from pallas_kernels.attention.operands import AttentionOperands, Upstream
+from pallas_kernels.attention.request import AttentionRequest
+from pallas_kernels.choice import Choice
+from pallas_kernels.device import TargetDevice, target_device
+from pallas_kernels.dispatch import Implementation, Refusal
+from pallas_kernels.portable_support import compiled_refusal
+
+Arrays = tuple[jax.Array, ...]
+
+# The fields of a config that the gradients read; without any of them the planner chooses theirs.
+_BACKWARD_FIELDS = ("block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
+
+# Offsets into an array of 1-byte elements wrap here: the Triton lowering takes
+# 64-bit ones only from 2^32 bytes on.
+_LARGEST_MASK = 2**31
+
+
+# What the Hopper kernel does not take yet, beside what its planner refuses.
+_HOPPER_LACKS = ("bias", "mask", "query_lengths", "key_lengths", "query_segments", "key_segments")
+
+
+def _hopper_refusal(
+  one: Implementation,
+  request: AttentionRequest,
+  problem: AttentionProblem,
+  device: TargetDevice,
+  operands: AttentionOperands,
+) -> Refusal | None:
+  found = None if one.interpreted else dispatch.needs_gpu(device)
+  if found is None and not one.interpreted and not device.is_hopper:
+    found = Refusal("device", f"needs Hopper (compute capability 9.0), and this is {device.kind!r}")
+  if found is None and request.dtype.itemsize != 2:
+    found = Refusal(
+      "dtype",
+      f"{request.dtype.name} operands: the kernel multiplies 16-bit dtypes, wgmma would round to"
+      " TF32",
+    )
+  if found is None and not compat.CARRIES_ARRAYS:
+    found = Refusal("option", "jax 0.10 finds no register layout for what the walk carries")
+  given = [name for name in _HOPPER_LACKS if getattr(operands, name) is not None]
+  if found is None and given:
+    found = Refusal("option", f"{', '.join(given)}: not in the Hopper kernel")
+  return found or planned_refusal(one, problem, request.config, device)
+
+
+def _portable_refusal(
+  one: Implementation,
+  request: AttentionRequest,
+  problem: AttentionProblem,
+  device: TargetDevice,
+  operands: AttentionOperands,
+) -> Refusal | None:
+  found = compiled_refusal(one, device, precision=request.rule.precision)
+  for name, array in (("query, key and value", operands.query), ("bias", operands.bias)):
+    if found is None and array is not None and array.dtype == jnp.float64:
+      found = Refusal("dtype", f"{name}: float64 is wider than the kernels' float32 arithmetic")
+  mask = operands.mask
+  if found is None and not one.interpreted and mask is not None:
+    elements = mask.shape[0] * mask.shape[1] * mask.shape[2] * mask.shape[3]
+    if _LARGEST_MASK < elements <= 2 * _LARGEST_MASK:
+      found = Refusal(
+        "option",
+        f"mask: {elements} elements of 1 byte; Triton's lowering has 32-bit offsets up to 2^32"
+        " bytes, and they wrap at 2^31",
+      )
+  return found or planned_refusal(one, problem, request.config, device)
+
+
+def planned_refusal(
+  one: Implementation, problem: Any, config: Any | None, device: TargetDevice
+) -> Refusal | None:
+  """Why the user's tile does not run, or that there is none which fits."""
+  found = planning.tile_refusal(one, problem, config, device)
+  if found is not None or config is not None:
+    return found
+  try:
+    planning.resolve(one, problem, None, device)
+  except InfeasibleTileError as error:
+    return Refusal("tile", str(error))
+  return None
+
+
+def _xla_refusal(
+  one: Implementation,
+  request: AttentionRequest,
+  problem: AttentionProblem,
+  device: TargetDevice,
+  operands: AttentionOperands,
+) -> Refusal | None:
+  del one, problem, device, operands
+  if request.config is not None:
+    return Refusal("option", "config: XLA takes no tile")
+  return None
+
+
+def _run_hopper(
+  one: Implementation,
+  request: AttentionRequest,
+  operands: AttentionOperands,
+  config: AttentionConfig,
+  device: TargetDevice,
+) -> Arrays:
+  del device
+  out = hopper.attention(
+    request.rule,
+    operands,
+    config=config,
+    interpret=compat.gpu_interpret_params() if one.interpreted else None,
+  )
+  # Mosaic GPU kernels drop the mesh axes that their operands vary over
+  return sharding.vary_together(*out, operands.query)[:2]
+
+
+def _hopper_notes(
+  request: AttentionRequest, problem: AttentionProblem, config: AttentionConfig
+) -> tuple[str, ...]:
+  del request
+  return hopper_layout.padding_notes(problem, config)
+
+
+def _run_portable(
+  one: Implementation,
+  request: AttentionRequest,
+  operands: AttentionOperands,
+  config: AttentionConfig,
+  device: TargetDevice,
+) -> Arrays:
+  del device
+  return portable.attention(request.rule, operands, config=config, interpret=one.interpreted)
+
+
+def _run_xla(
+  one: Implementation,
+  request: AttentionRequest,
+  operands: AttentionOperands,
+  config: AttentionConfig | None,
+  device: TargetDevice,
+) -> Arrays:
+  del one, config, device
+  return xla.attention(request.rule, operands)
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientCall:
+  """Which gradients are wanted: those of query, key and value, or that of the bias.
+
+  Attributes:
+    operands: Of the forward pass.
+    upstream: What came from it and from above.
+    bias_groups: None: of query, key and value. Else of the bias, for as many
+      parts of the batch.
+  """
+
+  operands: AttentionOperands
+  upstream: Upstream
+  bias_groups: int | None = None
+
+
+def _run_portable_gradients(
+  one: Implementation,
+  request: AttentionRequest,
+  call: GradientCall,
+  config: AttentionConfig,
+  device: TargetDevice,
+) -> Arrays:
+  del device
+  how: dict[str, Any] = {"config": config, "interpret": one.interpreted}
+  at = (request.rule, call.operands, call.upstream)
+  if call.bias_groups is not None:
+    return (portable_bias.bias_gradient(*at, groups=call.bias_groups, **how),)
+  return (
+    portable_backward.query_gradient(*at, **how),
+    *portable_backward.key_value_gradients(*at, **how),
+  )
+
+
+def _run_xla_gradients(
+  one: Implementation,
+  request: AttentionRequest,
+  call: GradientCall,
+  config: AttentionConfig | None,
+  device: TargetDevice,
+) -> Arrays:
+  del one, config, device
+  at = (request.rule, call.operands, call.upstream)
+  if call.bias_groups is not None:
+    return (xla.bias_gradient(*at, groups=call.bias_groups),)
+  return xla.gradients(*at)
+
+
+_MOSAIC_GPU, _MOSAIC_GPU_INTERPRET = (
+  Implementation(
+    name,
+    schedule="warp_specialized",
+    refusal=_hopper_refusal,
+    run=_run_hopper,
+    notes=_hopper_notes,
+  )
+  for name in ("mosaic_gpu", "mosaic_gpu_interpret")
+)
+_TRITON, _INTERPRET = (
+  Implementation(name, schedule="multistage", refusal=_portable_refusal, run=_run_portable)
+  for name in ("triton", "interpret")
+)
+_XLA = Implementation("xla", schedule=None, refusal=_xla_refusal, run=_run_xla)
+
+# The best first. The Hopper kernel comes after those that keep the whole
+# contract: in a block that a mask cuts, a NaN or infinity among the values of a
+# masked key reaches the block's other rows, and it has not been timed.
+FORWARD: tuple[Implementation, ...] = (
+  _TRITON,
+  _XLA,
+  _MOSAIC_GPU,
+  _INTERPRET,
+  _MOSAIC_GPU_INTERPRET,
+)
+
+_GRADIENT_RUNS = {
+  "triton": _run_portable_gradients,
+  "interpret": _run_portable_gradients,
+  "xla": _run_xla_gradients,
+}
+BACKWARD: tuple[Implementation, ...] = tuple(
+  dataclasses.replace(one, run=_GRADIENT_RUNS[one.name])
+  for one in FORWARD
+  if one.name in _GRADIENT_RUNS
+)
+
+# What computes the gradients of a forward kernel that has none of its own.
+_GRADIENTS_BY = {"mosaic_gpu": "triton", "mosaic_gpu_interpret": "interpret"}
+
+
+def for_gradients(request: AttentionRequest) -> AttentionRequest:
+  """The request as the gradients' implementations take it."""
+  config, name = request.config, request.implementation
+  if config is not None and not any(getattr(config, field) for field in _BACKWARD_FIELDS):
+    config = None
+  if name is not None and name not in {one.name for one in BACKWARD}:
+    name = _GRADIENTS_BY.get(name, name)
+  return dataclasses.replace(request, config=config, implementation=name)
+
+
+def choose(
+  request: AttentionRequest,
+  operands: AttentionOperands,
+  device: TargetDevice,
+  *,
+  table: Sequence[Implementation] = FORWARD,
+) -> Choice:
+  """Which implementation and tile serve a request on operands, or on their shapes.
+
+  Raises:
+    hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
+  """
+  problem = request.problem(operands, backward=table is BACKWARD)
+  return choice.choose(
+    request.op,
+    table,
+    requested=request.implementation,
+    config=request.config,
+    problem=problem,
+    device=device,
+    refusal=lambda one: one.refusal(one, request, problem, device, operands),
+    notes=lambda one, config: one.notes(request, problem, config),
+    is_empty=operands.sizes.is_empty,
+  )
+
+
+def run(request: AttentionRequest, operands: AttentionOperands) -> tuple[jax.Array, jax.Array]:
+  """out [batch, T, N, Hv] and residual [batch, N, T] of a request."""
+  device = target_device()
+  chosen = choose(request, operands, device)
+  # without a pair of a query and a key there is nothing for a kernel to do
+  one = _XLA if operands.sizes.is_empty else chosen.implementation
+  out, residual = one.run(one, request, operands, chosen.config, device)
+  return out, residual
+
+
+def run_gradients(request: AttentionRequest, call: GradientCall) -> Arrays:
+  """dQ, dK and dV over the batch, or the bias's gradient over its groups."""
+  device = target_device()
+  request = for_gradients(request)
+  chosen = choose(request, call.operands, device, table=BACKWARD)
+  one = chosen.implementation
+  if call.operands.sizes.is_empty:
+    one = next(known for known in BACKWARD if known.name == "xla")
+  return tuple(one.run(one, request, call, chosen.config, device))

@@ -1,0 +1,254 @@
+"""The gradients of attention as plain `pl.pallas_call`s, none of them summed by atomics.
+
+With P the probabilities, computed again from the log-sum-exp L, and
+
+    dP = dO·Vᵀ,    dS = P ⊙ (dP - delta),    delta = rowsum(dO ⊙ O) - dL
+
+    "dkv" keeps keys and walks queries:    dV = Pᵀ·dO,    dK = scale·dZᵀ·Q
+    "dq"  keeps queries and walks keys:    dQ = scale·dZ·K
+
+where dZ is dS, times the slope of the soft cap. `portable_bias` has the bias's
+gradient. Each sum is one program's, in one order, so the bits of a gradient
+depend on nothing but its operands and tile.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from hw_profiles import AttentionConfig
+from hw_profiles.attention.multistage import padded_dim
+from hw_profiles.attention.passes import (
+  DEFAULT_BLOCK_KV_DKV,
+  DEFAULT_BLOCK_KV_DQ,
+  DEFAULT_BLOCK_Q_DKV,
+  DEFAULT_BLOCK_Q_DQ,
+)
+from pallas_kernels import sharding
+from pallas_kernels.attention import schedule, softmax
+from pallas_kernels.attention.blocks import kernel_body, load_vector, store_block
+from pallas_kernels.attention.key_tiles import KeyProgram, KeyTiles, masked_weights
+from pallas_kernels.attention.operands import AttentionOperands, Upstream
+from pallas_kernels.attention.pairs import Side
+from pallas_kernels.attention.portable import compiler_params, default_warps, is_spec
+from pallas_kernels.attention.query_tiles import QueryTiles, as_stored
+from pallas_kernels.attention.rule import AttentionRule
+
+
+def query_gradient(
+  rule: AttentionRule,
+  operands: AttentionOperands,
+  upstream: Upstream,
+  *,
+  config: AttentionConfig,
+  interpret: bool,
+) -> jax.Array:
+  """dQ, [batch, T, N, H] in the query's dtype; arguments as `portable.attention`."""
+  rows = config.block_q_dq or DEFAULT_BLOCK_Q_DQ
+  tiles = QueryTiles.create(
+    rule, operands, block_q=rows, block_kv=config.block_kv_dq or DEFAULT_BLOCK_KV_DQ
+  )
+  sizes = tiles.sizes
+  operands = as_stored(operands)
+  limits = tiles.limits(operands)
+  inputs = (operands, upstream, limits)
+  structure = jax.tree.structure(inputs)
+
+  def body(program: Any, *refs: Any) -> None:
+    operand_refs, upstream_refs, limits_ref = jax.tree.unflatten(structure, refs[:-1])
+    _query_tile(tiles, program, operand_refs, upstream_refs, limits_ref, refs[-1])
+
+  in_specs = (
+    tiles.operand_specs(operands),
+    Upstream(
+      residual=tiles.vector_spec(upstream.residual),
+      delta=tiles.vector_spec(upstream.delta),
+      d_out=tiles.rows_spec(upstream.d_out),
+    ),
+    None if limits is None else tiles.specs.limits(limits),
+  )
+  out_shape = sharding.out_struct(
+    (sizes.batch, sizes.seq_q, sizes.heads, sizes.head_dim), operands.query.dtype, operands.query
+  )
+  return pl.pallas_call(
+    kernel_body(body, interpret=interpret, like=operands.query),
+    out_shape=out_shape,
+    grid=(tiles.order.programs,),
+    in_specs=jax.tree.leaves(in_specs, is_leaf=is_spec),
+    out_specs=tiles.rows_spec(out_shape),
+    compiler_params=None
+    if interpret
+    else compiler_params(
+      num_warps=config.num_warps or default_warps(rows), num_stages=config.num_stages
+    ),
+    interpret=interpret,
+    name="attention_portable_dq",
+  )(*jax.tree.leaves(inputs))
+
+
+def _query_tile(
+  tiles: QueryTiles,
+  number: Any,
+  refs: AttentionOperands,
+  upstream: Upstream,
+  limits_ref: Any,
+  out_ref: Any,
+) -> None:
+  """One tile of dQ."""
+  pair, sizes = tiles.pair, tiles.sizes
+  program = tiles.program(number, refs, limits_ref)
+  q = tiles.load_rows(refs.query, sizes.head_dim, program)
+  d_out = tiles.load_rows(upstream.d_out, sizes.value_dim, program)
+  residual, delta = (
+    load_vector(ref, pair.block_q, left=program.rows_left)
+    for ref in (upstream.residual, upstream.delta)
+  )
+  stored = softmax.stored_exponent(residual)
+
+  def visit(block: Any, acc: jax.Array, masked: bool) -> jax.Array:
+    keys = program.keys(block, pair.block_kv)
+    k = tiles.load_keys(refs.key, sizes.head_dim, keys, program, masked=masked)
+    v = tiles.load_keys(refs.value, sizes.value_dim, keys, program, masked=masked)
+    scores = pair.scores(q, k, refs.bias, program.queries, keys, masked=masked)
+    visible = tiles.visible(program, keys) if masked else None
+    weights = softmax.weights_again(scores, stored[:, None], exponent=pair.logits.exponent)
+    d_scores = softmax.score_gradient(
+      masked_weights(weights, visible),
+      pair.products.rows(d_out, v),
+      delta[:, None],
+      pair.logits.slope(scores),
+    )
+    return acc + pair.weigh(d_scores, k, visible, signed=True)
+
+  acc = jnp.zeros((pair.block_q, padded_dim(sizes.head_dim)), jnp.float32)
+  out = schedule.walk(program.regions, visit, acc) * tiles.rule.scale
+  if program.used_rows is not None:
+    out = jnp.where(program.used_rows[:, None], out, jnp.zeros_like(out))
+  store_block(out_ref, out.astype(out_ref.dtype), rows_left=program.rows_left, width=sizes.head_dim)
+
+
+def key_value_gradients(
+  rule: AttentionRule,
+  operands: AttentionOperands,
+  upstream: Upstream,
+  *,
+  config: AttentionConfig,
+  interpret: bool,
+) -> tuple[jax.Array, jax.Array]:
+  """dK [batch, S, K, H] and dV [batch, S, K, Hv]; arguments as `portable.attention`."""
+  rows = config.block_kv_dkv or DEFAULT_BLOCK_KV_DKV
+  tiles = KeyTiles.create(
+    rule, operands, block_q=config.block_q_dkv or DEFAULT_BLOCK_Q_DKV, block_kv=rows
+  )
+  sizes = tiles.sizes
+  operands = as_stored(operands)
+  limits = tiles.limits(operands)
+  inputs = (operands, upstream, limits)
+  structure = jax.tree.structure(inputs)
+
+  def body(program: Any, *refs: Any) -> None:
+    operand_refs, upstream_refs, limits_ref = jax.tree.unflatten(structure, refs[:-2])
+    _key_tile(tiles, program, operand_refs, upstream_refs, limits_ref, (refs[-2], refs[-1]))
+
+  in_specs = (
+    tiles.operand_specs(operands),
+    tiles.upstream_specs(upstream),
+    None if limits is None else tiles.specs.limits(limits),
+  )
+  out_shape = tuple(
+    sharding.out_struct(
+      (sizes.batch, sizes.seq_kv, sizes.kv_heads, size), operands.key.dtype, operands.query
+    )
+    for size in (sizes.head_dim, sizes.value_dim)
+  )
+  d_key, d_value = pl.pallas_call(
+    kernel_body(body, interpret=interpret, like=operands.query),
+    out_shape=out_shape,
+    grid=(tiles.order.programs,),
+    in_specs=jax.tree.leaves(in_specs, is_leaf=is_spec),
+    out_specs=tuple(map(tiles.rows_spec, out_shape)),
+    compiler_params=None
+    if interpret
+    else compiler_params(
+      num_warps=config.num_warps or default_warps(rows), num_stages=config.num_stages
+    ),
+    interpret=interpret,
+    name="attention_portable_dkv",
+  )(*jax.tree.leaves(inputs))
+  return d_key, d_value
+
+
+def _key_tile(
+  tiles: KeyTiles,
+  number: Any,
+  refs: AttentionOperands,
+  upstream: Upstream,
+  limits_ref: Any,
+  out_refs: tuple[Any, Any],
+) -> None:
+  """One tile of dK and dV."""
+  pair, sizes = tiles.pair, tiles.sizes
+  program = tiles.program(number, refs, limits_ref)
+  k = tiles.load_rows(refs.key, sizes.head_dim, program)
+  v = tiles.load_rows(refs.value, sizes.value_dim, program)
+  start = tuple(
+    jnp.zeros((pair.block_kv, padded_dim(size)), jnp.float32)
+    for size in (sizes.head_dim, sizes.value_dim)
+  )
+
+  def visit(
+    member: Any, block: Any, accs: tuple[jax.Array, jax.Array], masked: bool
+  ) -> tuple[jax.Array, jax.Array]:
+    return _add_queries(tiles, program, upstream, (k, v), member, block, accs, masked=masked)
+
+  d_key, d_value = schedule.walk_members(program.regions, sizes.group, visit, start)
+  for ref, out, size in (
+    (out_refs[0], d_key * tiles.rule.scale, sizes.head_dim),
+    (out_refs[1], d_value, sizes.value_dim),
+  ):
+    if program.used_rows is not None:
+      out = jnp.where(program.used_rows[:, None], out, jnp.zeros_like(out))
+    store_block(ref, out.astype(ref.dtype), rows_left=program.rows_left, width=size)
+
+
+def _add_queries(
+  tiles: KeyTiles,
+  program: KeyProgram,
+  upstream: Upstream,
+  kept: tuple[jax.Array, jax.Array],
+  member: Any,
+  block: Any,
+  accs: tuple[jax.Array, jax.Array],
+  *,
+  masked: bool,
+) -> tuple[jax.Array, jax.Array]:
+  """What a block of queries of one head adds to dK / scale and dV."""
+  pair, sizes, refs = tiles.pair, tiles.sizes, program.refs
+  k, v = kept
+  queries = Side(block * pair.block_q, block * pair.block_q)
+  at: tuple[Any, ...] = (member, queries, program)
+  q = tiles.load_queries(refs.query, sizes.head_dim, *at, masked=masked)
+  d_out = tiles.load_queries(upstream.d_out, sizes.value_dim, *at, masked=masked)
+  residual = tiles.load_numbers(upstream.residual, *at, masked=masked)
+  delta = tiles.load_numbers(upstream.delta, *at, masked=masked)
+  scores = pair.scores(q, k, refs.bias, queries, program.keys, masked=True, lead=(member,))
+  visible = tiles.visible(program, queries, member) if masked else None
+  weights = softmax.weights_again(
+    scores,
+    pair.along_queries(softmax.stored_exponent(residual)),
+    exponent=pair.logits.exponent,
+  )
+  weights = masked_weights(weights, visible)
+  d_scores = softmax.score_gradient(
+    weights,
+    pair.products.rows(v, d_out),
+    pair.along_queries(delta),
+    pair.logits.slope(scores),
+  )
+  d_key, d_value = accs
+  return (
+    d_key + pair.weigh(d_scores, q, visible, signed=True),
+    d_value + pair.weigh(weights, d_out, visible),
+  )

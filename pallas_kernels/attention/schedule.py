@@ -1,0 +1,210 @@
+"""Which blocks a block visits, which of them need a mask, and in which order blocks run."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hw_profiles.attention.mask import KeyBlocks
+from pallas_kernels.attention.masks import Band
+
+# Keys and values of the heads that run at once should stay in L2, which the
+# smallest of the larger GPUs (A100: 40 MB, H100: 50 MB) share with Q and O.
+_L2_BYTES = 24 << 20
+
+
+class Region(NamedTuple):
+  """Consecutive blocks: `first` ... `end` - 1, with or without a mask."""
+
+  first: Any
+  end: Any
+  masked: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+  """How blocks of one side visit blocks of the other.
+
+  Attributes:
+    all_masked: Every block needs its mask: there are segments or a mask array.
+    ragged: The last block may hang over the end of the other side.
+  """
+
+  all_masked: bool
+  ragged: bool
+
+  @classmethod
+  def create(cls, *, block: int, extent: int, has_lengths: bool, all_masked: bool) -> "Walk":
+    """For blocks of `block` over `extent`, or over lengths only known when run."""
+    return cls(all_masked=all_masked, ragged=has_lengths or extent % block != 0)
+
+  def regions(
+    self, band: Band, blocks: KeyBlocks, limits: tuple[Any, Any] | None = None
+  ) -> tuple[Region, ...]:
+    """The regions to walk, in order; those that are never there left out.
+
+    Args:
+      band: The band that `blocks` came from.
+      blocks: What a block visits.
+      limits: A further first block and end, traced.
+    """
+    first, end = blocks.first, blocks.end
+    if limits is not None:
+      first = jnp.maximum(first, limits[0])
+      end = jnp.maximum(jnp.minimum(end, limits[1]), first)
+    if self.all_masked:
+      return (Region(first, end, masked=True),)
+    found = []
+    if band.left is not None:
+      found.append(Region(first, blocks.full_first, masked=True))
+    found.append(Region(blocks.full_first, blocks.full_end, masked=False))
+    if band.right is not None or self.ragged:
+      found.append(Region(blocks.full_end, end, masked=True))
+    return tuple(found)
+
+
+def walk(regions: tuple[Region, ...], body: Callable[[Any, Any, bool], Any], carry: Any) -> Any:
+  """`carry = body(block, carry, masked)` over all blocks of all regions."""
+  for region in regions:
+
+    def one(block: Any, carry: Any, masked: bool = region.masked) -> Any:
+      return body(block, carry, masked)
+
+    first, end = (lax.convert_element_type(x, jnp.int32) for x in (region.first, region.end))
+    carry = lax.fori_loop(first, end, one, carry)
+  return carry
+
+
+def walk_members(
+  regions: tuple[Region, ...], members: int, body: Callable[[Any, Any, Any, bool], Any], carry: Any
+) -> Any:
+  """`carry = body(member, block, carry, masked)`, each region once for each member.
+
+  One loop a region, not one in another: Triton pipelines the innermost loop
+  only, and would drain it for each member.
+  """
+  for region in regions:
+    first, end = (lax.convert_element_type(x, jnp.int32) for x in (region.first, region.end))
+    count = jnp.maximum(end - first, 0)
+
+    def one(
+      step: Any, carry: Any, first: Any = first, count: Any = count, masked: bool = region.masked
+    ) -> Any:
+      member = lax.div(step, count)
+      return body(member, first + step - member * count, carry, masked)
+
+    carry = lax.fori_loop(jnp.int32(0), count * members, one, carry)
+  return carry
+
+
+class Tile(NamedTuple):
+  """What a program computes: a block of rows of one head of one sequence."""
+
+  batch: Any
+  head: Any
+  block: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class TileOrder:
+  """The order of the programs of a grid: long tiles first within a group of heads.
+
+  Heads of a group run together, so that what they walk stays in L2; within a
+  group all heads do the block with the most to visit before any does the next,
+  so that no long tile is left for the end.
+
+  Attributes:
+    batch: Sequences.
+    heads: Heads of a sequence.
+    blocks: Blocks of rows of a head.
+    group: Heads of a group; divides batch·heads.
+    descending: Whether later blocks visit more.
+  """
+
+  batch: int
+  heads: int
+  blocks: int
+  group: int
+  descending: bool
+
+  @classmethod
+  def create(
+    cls,
+    *,
+    batch: int,
+    heads: int,
+    sharing: int,
+    blocks: int,
+    walked_bytes: int,
+    grows: bool,
+  ) -> "TileOrder":
+    """For heads of which `sharing` consecutive ones walk the same `walked_bytes`.
+
+    Args:
+      batch: Sequences.
+      heads: Heads of a sequence that programs are made for.
+      sharing: Of those, how many walk the same.
+      blocks: Blocks of rows of a head.
+      walked_bytes: What the programs of one head walk.
+      grows: Whether later blocks visit more than earlier ones.
+    """
+    total = batch * heads
+    fitting = max(_L2_BYTES // max(walked_bytes, 1), 1) * sharing
+    group = max((x for x in range(1, total + 1) if total % x == 0 and x <= fitting), default=1)
+    return cls(batch, heads, blocks, group, descending=grows)
+
+  @property
+  def programs(self) -> int:
+    """Programs of the grid."""
+    return self.batch * self.heads * self.blocks
+
+  def tile(self, program: Any) -> Tile:
+    """What a program computes; the numbers are below 2^31."""
+    per_group = self.group * self.blocks
+    group, rest = program // per_group, program % per_group
+    block, member = rest // self.group, rest % self.group
+    head = group * self.group + member
+    if self.descending:
+      block = self.blocks - 1 - block
+    return Tile(head // self.heads, head % self.heads, block)
+
+
+def segment_limits(
+  rows: jax.Array, columns: jax.Array, *, block_rows: int, block_columns: int
+) -> jax.Array:
+  """First block of columns, and end, that may share an id with a block of rows.
+
+  Ids in ascending order, as packed sequences have them, make the limits exact;
+  any others only make them wide.
+
+  Args:
+    rows: int32 [b, R], ids.
+    columns: int32 [b, C].
+    block_rows: Rows of a block.
+    block_columns: Columns of a block.
+
+  Returns:
+    int32 [b, blocks of rows, 2].
+  """
+  low_rows, high_rows = _extremes(rows, block_rows)
+  low_columns, high_columns = _extremes(columns, block_columns)
+  overlap = (low_rows[:, :, None] <= high_columns[:, None, :]) & (
+    low_columns[:, None, :] <= high_rows[:, :, None]
+  )
+  count = overlap.shape[2]
+  index = jnp.arange(count, dtype=jnp.int32)
+  first = jnp.min(jnp.where(overlap, index, jnp.int32(count)), axis=2)
+  end = jnp.max(jnp.where(overlap, index + 1, jnp.int32(0)), axis=2)
+  return jnp.stack([jnp.minimum(first, end), end], axis=2)
+
+
+def _extremes(ids: jax.Array, block: int) -> tuple[jax.Array, jax.Array]:
+  """Least and largest id of each block, [b, blocks]."""
+  extra = -ids.shape[1] % block
+  # the last id once more: it changes neither
+  padded = jnp.pad(ids, ((0, 0), (0, extra)), mode="edge")
+  blocks = padded.reshape(ids.shape[0], -1, block)
+  return blocks.min(axis=2), blocks.max(axis=2)

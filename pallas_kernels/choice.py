@@ -1,0 +1,70 @@
+"""From a call to the implementation, tile and plan that serve it: the same for every op family."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hw_profiles import TilePlan
+from pallas_kernels import dispatch, planning
+from pallas_kernels.device import TargetDevice
+from pallas_kernels.dispatch import Implementation, Refusal
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """What serves a call.
+
+  Attributes:
+    implementation: The one chosen.
+    config: Its tile; None where it has none, or nothing to do.
+    plan: The planner's view of the tile, where a time would mean something.
+    refused: Reason for each implementation that was not chosen.
+    notes: What else happens, a sentence each.
+  """
+
+  implementation: Implementation
+  config: Any | None
+  plan: TilePlan | None
+  refused: Mapping[str, str]
+  notes: tuple[str, ...] = ()
+
+
+def choose(
+  op: str,
+  table: Sequence[Implementation],
+  *,
+  requested: str | None,
+  config: Any | None,
+  problem: Any | None,
+  device: TargetDevice,
+  refusal: Callable[[Implementation], Refusal | None],
+  notes: Callable[[Implementation, Any], tuple[str, ...]] = lambda *_: (),
+  plan_as: Any | None = None,
+  is_empty: bool = False,
+) -> Choice:
+  """Which implementation serves a call, and with which tile.
+
+  Args:
+    op: Name of the public function.
+    table: Its implementations, the best first.
+    requested: The caller's choice, or None.
+    config: The caller's tile, or None.
+    problem: The planner's problem; None: nothing is planned.
+    device: Where it will run.
+    refusal: Why an implementation cannot run the call, or None.
+    notes: What else happens with a tile.
+    plan_as: Choose the tile as if for this problem.
+    is_empty: Whether there is nothing to compute.
+
+  Raises:
+    hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
+  """
+  decision = dispatch.decide(op, table, requested, refusal=refusal)
+  one = decision.implementation
+  if one.schedule is None or is_empty or problem is None:
+    return Choice(one, None, None, decision.refused)
+  tile, plan = planning.resolve(one, problem, config, device, plan_as=plan_as)
+  said = notes(one, tile)
+  if config is None:
+    said += planning.choice_notes(one, problem, device, plan_as=plan_as)
+  return Choice(one, tile, plan, decision.refused, said)

@@ -1,0 +1,135 @@
+"""The Hopper attention: lowered for CUDA, in the Mosaic GPU interpreter, and on a GPU."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_cases import Case, assert_inside_bound
+
+import hw_profiles
+from hw_profiles import AttentionProblem
+from pallas_kernels import AttentionConfig, compat, device, flash_attention
+
+H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
+carries_arrays = pytest.mark.skipif(
+  not compat.CARRIES_ARRAYS, reason="refused on this JAX version: tested below"
+)
+TO_THE_END = {"is_causal": True, "causal_alignment": "bottom_right"}
+
+
+def candidates() -> list[AttentionConfig]:
+  """Each number of rows and each of keys that the planner offers, with the most stages."""
+  found = {}
+  for size in (64, 128):
+    problem = AttentionProblem(2, 4096, 4096, 16, 4, head_dim=size, causal=True)
+    for one in hw_profiles.attention_candidates("h200_sxm", problem, schedule="warp_specialized"):
+      for side in (("q", size, one.block_q), ("kv", size, one.block_kv)):
+        found[side] = (size, one)
+  return list(dict.fromkeys(found.values()))
+
+
+def lower(size, config, *, seq_q=500, seq_kv=300, value_size=None, **options):
+  shape = [(1, seq_q, 4, size), (1, seq_kv, 2, size), (1, seq_kv, 2, value_size or size)]
+  operands = [jax.ShapeDtypeStruct(x, jnp.bfloat16) for x in shape]
+  call = functools.partial(
+    flash_attention, config=config, implementation="mosaic_gpu", **{**TO_THE_END, **options}
+  )
+  with device.abstract_gpu(**H200):
+    return jax.jit(call).trace(*operands).lower(lowering_platforms=("cuda",)).as_text()
+
+
+@carries_arrays
+@pytest.mark.parametrize(("size", "config"), candidates(), ids=str)
+def test_every_candidate_lowers(size, config):
+  assert "mosaic_gpu" in lower(size, config)
+
+
+@carries_arrays
+@pytest.mark.parametrize(("size", "value_size"), [(72, 40), (256, 256), (192, 128), (8, 16)])
+def test_other_head_sizes_lower_with_the_planned_tile(size, value_size):
+  text = lower(
+    size,
+    None,
+    value_size=value_size,
+    is_causal=False,
+    local_window_size=(100, 30),
+    logits_soft_cap=5.0,
+  )
+  assert "mosaic_gpu" in text
+
+
+@pytest.mark.skipif(compat.CARRIES_ARRAYS, reason="this JAX version runs it")
+def test_a_jax_version_without_carried_arrays_is_refused_by_name():
+  with pytest.raises(NotImplementedError, match=r"jax 0\.10 finds no register layout"):
+    lower(64, None)
+
+
+def test_what_the_kernel_lacks_is_refused_by_name():
+  operands = Case("", (1, 64, 64, 1, 1, 64, 64), "bfloat16").arrays(np.random.default_rng(0))
+  for options, message in (
+    ({"key_value_seq_lengths": jnp.asarray([3])}, r"key_lengths: not in the Hopper kernel"),
+    ({"mask": jnp.ones((64, 64), bool)}, r"mask: not in the Hopper kernel"),
+  ):
+    if not compat.CARRIES_ARRAYS:
+      message = "jax 0"
+    with device.abstract_gpu(**H200), pytest.raises(NotImplementedError, match=message):
+      jax.eval_shape(
+        lambda options=options: flash_attention(**operands, implementation="mosaic_gpu", **options)
+      )
+
+
+@carries_arrays
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="compiled on this machine")
+@pytest.mark.parametrize(
+  ("case", "config"),
+  [
+    # two consumers taking turns, a ragged end, a mask on boundary blocks only
+    (Case("causal", (1, 128, 70, 1, 1, 32, 32), "bfloat16", options=TO_THE_END), (128, 32, 2)),
+    # one consumer, other head sizes, rows past the end, heads that share keys
+    (
+      Case(
+        "window",
+        (1, 72, 64, 2, 1, 32, 48),
+        "bfloat16",
+        options={"local_window_size": (20, 9), "causal_alignment": "top_left"},
+      ),
+      (64, 32, 2),
+    ),
+  ],
+  ids=["two consumers", "one consumer"],
+)
+def test_interpreted_without_races_inside_the_bound(case, config, rng, races):
+  arrays = case.arrays(rng)
+  call = case.call("mosaic_gpu_interpret", config=AttentionConfig(*config))
+  result = jax.jit(call)(**arrays)
+  assert not races()
+  assert_inside_bound(case, arrays, result, "mosaic_gpu_interpret")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+  "sizes", [(64, 64), (128, 128), (72, 40), (96, 96), (192, 128), (256, 256)]
+)
+@pytest.mark.parametrize("lengths", [(256, 256), (300, 333), (1, 500), (513, 129)], ids=str)
+@pytest.mark.parametrize(
+  "options",
+  [
+    {},
+    TO_THE_END,
+    {"is_causal": True, "causal_alignment": "top_left"},
+    {"local_window_size": (100, 30), "causal_alignment": "bottom_right", "logits_soft_cap": 5.0},
+  ],
+  ids=["full", "bottom_right", "top_left", "window"],
+)
+def test_on_a_gpu(options, lengths, sizes, dtype, rng):
+  case = Case("gpu", (2, *lengths, 4, 2, *sizes), dtype, options=options)
+  arrays = case.arrays(rng)
+  run = jax.jit(case.call("mosaic_gpu"))
+  result = run(**arrays)
+  assert_inside_bound(case, arrays, result, "mosaic_gpu")
+  again = run(**arrays)
+  for one, other in zip(result, again, strict=True):
+    np.testing.assert_array_equal(np.asarray(one), np.asarray(other))

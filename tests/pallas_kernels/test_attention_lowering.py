@@ -1,0 +1,168 @@
+"""Every tile that the planner offers for attention lowers for CUDA on a machine without a GPU."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hw_profiles
+from hw_profiles import AttentionProblem, DecodeProblem
+from pallas_kernels import (
+  AttentionConfig,
+  DecodeConfig,
+  decode_attention,
+  device,
+  flash_attention,
+)
+
+H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
+FORWARD = AttentionProblem(2, 4096, 4096, 16, 4, causal=True)
+BACKWARD = AttentionProblem(2, 4096, 4096, 16, 4, causal=True, backward=True)
+DECODE = DecodeProblem(8, 8192, 32, 8)
+
+
+def struct(*shape, dtype="bfloat16"):
+  return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+
+
+def lower(function, *operands, **named) -> str:
+  with device.abstract_gpu(**H200):
+    traced = jax.jit(function).trace(*operands, **named)
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def operands(
+  seq_q=300, seq_kv=300, heads=4, kv_heads=2, size=128, value_size=128, dtype="bfloat16"
+):
+  return (
+    struct(1, seq_q, heads, size, dtype=dtype),
+    struct(1, seq_kv, kv_heads, size, dtype=dtype),
+    struct(1, seq_kv, kv_heads, value_size, dtype=dtype),
+  )
+
+
+def attend(**options):
+  options = {"is_causal": True, "causal_alignment": "bottom_right", **options}
+  return functools.partial(flash_attention, implementation="triton", **options)
+
+
+def gradient(**options):
+  def loss(*x):
+    return attend(**options)(*x).astype(jnp.float32).sum()
+
+  return lambda *x: jax.grad(loss, argnums=tuple(range(len(x))))(*x)
+
+
+def _one_of_each(candidates, fields):
+  """The candidates' blocks, each once, with the most stages that fit."""
+  return list({tuple(getattr(one, f) for f in fields): one for one in candidates}.values())
+
+
+@pytest.mark.parametrize(
+  "config",
+  _one_of_each(
+    hw_profiles.attention_candidates("h200_sxm", FORWARD, schedule="multistage"),
+    ("block_q", "block_kv"),
+  ),
+  ids=AttentionConfig.describe,
+)
+def test_every_candidate_lowers(config):
+  assert "triton" in lower(attend(config=config), *operands())
+
+
+def _backward_pairs():
+  """Each pair of blocks of either kernel once: all candidates are combinations of these."""
+  found = hw_profiles.attention_candidates("h200_sxm", BACKWARD, schedule="multistage")
+  by_dkv = _one_of_each(found, ("block_q_dkv", "block_kv_dkv"))
+  by_dq = _one_of_each(found, ("block_q_dq", "block_kv_dq"))
+  return list(dict.fromkeys((*by_dkv, *by_dq)))
+
+
+@pytest.mark.parametrize("config", _backward_pairs(), ids=AttentionConfig.describe)
+def test_every_backward_candidate_lowers(config):
+  text = lower(gradient(config=config), *operands())
+  # forward, dq and dkv
+  assert text.count("custom_call @__gpu$xla.gpu.triton") == 3
+
+
+@pytest.mark.parametrize(
+  "config",
+  _one_of_each(
+    hw_profiles.decode_candidates("h200_sxm", DECODE, schedule="multistage"), ("block_kv",)
+  ),
+  ids=DecodeConfig.describe,
+)
+def test_every_decode_candidate_lowers(config):
+  q, cache = struct(8, 32, 128), struct(8, 8192, 8, 128)
+  call = functools.partial(decode_attention, config=config, num_splits=4, implementation="triton")
+  assert "decode_portable_merge" in lower(call, q, cache, cache, struct(8, dtype="int32"))
+
+
+ARRAYS = {
+  "bias": struct(1, 4, 1, 150),
+  "mask": struct(1, 1, 200, 150, dtype="bool"),
+  "query_seq_lengths": struct(1, dtype="int32"),
+  "key_value_seq_lengths": struct(1, dtype="int32"),
+  "query_segment_ids": struct(1, 200, dtype="int32"),
+  "key_value_segment_ids": struct(1, 150, dtype="int32"),
+}
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_every_option_lowers_forward_and_backward(x64):
+  q, k, v = operands(200, 150, size=72, value_size=40)
+
+  def loss(q, k, v, arrays):
+    call = attend(is_causal=False, local_window_size=(20, 9), logits_soft_cap=10.0)
+    return call(q, k, v, **arrays).astype(jnp.float32).sum()
+
+  def both(q, k, v, bias, rest):
+    return jax.grad(lambda *x: loss(*x[:3], {"bias": x[3], **rest}), argnums=(0, 1, 2, 3))(
+      q, k, v, bias
+    )
+
+  rest = {name: x for name, x in ARRAYS.items() if name != "bias"}
+  with jax.enable_x64(x64):
+    text = lower(both, q, k, v, ARRAYS["bias"], rest)
+  assert text.count("custom_call @__gpu$xla.gpu.triton") == 4
+
+
+@pytest.mark.parametrize("size", [8, 16, 24, 64, 80, 96, 192, 256])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_every_head_size_lowers_with_the_planned_tile(size, dtype):
+  text = lower(gradient(), *operands(size=size, value_size=size, dtype=dtype))
+  assert text.count("custom_call @__gpu$xla.gpu.triton") == 3
+
+
+def test_float32_products_are_ieee_unless_less_is_asked_for():
+  found = operands(64, 64, size=32, value_size=32, dtype="float32")
+  ieee = lower(attend(), *found)
+  assert lower(attend(precision="highest"), *found) == ieee
+  assert lower(attend(precision="default"), *found) != ieee
+
+
+@pytest.mark.parametrize("page_size", [16, 64, 100])
+def test_pages_lower(page_size):
+  q, cache = struct(4, 3, 12, 80), struct(50, page_size, 4, 80)
+  call = functools.partial(
+    decode_attention, local_window_size=100, logits_soft_cap=5.0, implementation="triton"
+  )
+  text = lower(
+    lambda *x: call(*x[:4], page_table=x[4]),
+    q,
+    cache,
+    cache,
+    struct(4, dtype="int32"),
+    struct(4, 9, dtype="int32"),
+  )
+  assert "decode_portable" in text
+
+
+def test_export_for_cuda_from_a_cpu():
+  known = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
+  with device.abstract_gpu(**H200):
+    exported = jax.export.export(jax.jit(attend()), platforms=["cuda"], disabled_checks=known)(
+      *operands()
+    )
+  assert exported.platforms == ("cuda",)
