@@ -23,7 +23,7 @@ DOT_PRECISIONS = (
 )
 
 
-def in_bounds(shape: tuple[int, int], *, rows: Any, columns: Any) -> jax.Array | None:
+def in_bounds(shape: tuple[int, ...], *, rows: Any, columns: Any) -> jax.Array | None:
   """Mask of a block's elements with row < rows and column < columns; None: no limit."""
   mask = None
   for axis, limit in enumerate((rows, columns)):

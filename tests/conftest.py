@@ -1,4 +1,4 @@
-"""Shared by all tests: a seeded generator, two CPU devices so that sharding is real, no user cache."""
+"""Shared by all tests: a seeded generator, two CPU devices for sharding, no user cache of tiles."""
 
 import os
 

@@ -1,7 +1,6 @@
 """The implementations of matmul: when each can run, with which tile, and how."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp

@@ -29,17 +29,8 @@ from pallas_kernels import sharding
 from pallas_kernels.dtypes import sum_dtype
 from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands, Sizes, Transposes
+from pallas_kernels.portable_support import in_bounds
 from pallas_kernels.rowwise import arithmetic, codec
-
-
-def _in_bounds(shape: tuple[int, int], *, rows: Any, columns: Any) -> jax.Array | None:
-  """Mask of a block's elements with row < rows and column < columns; None: no limit."""
-  mask = None
-  for axis, limit in enumerate((rows, columns)):
-    if limit is not None:
-      inside = lax.broadcasted_iota(jnp.int32, shape, axis) < limit
-      mask = inside if mask is None else mask & inside
-  return mask
 
 
 def _body(
@@ -75,8 +66,8 @@ def _body(
     """One K step of an operand as stored: side x block_k, or block_k x side."""
     window = pl.ds(step * block_k, block_k)
     if depth_first:
-      return load(ref.at[window, :], _in_bounds((block_k, side), rows=depth, columns=limit))
-    return load(ref.at[:, window], _in_bounds((side, block_k), rows=limit, columns=depth))
+      return load(ref.at[window, :], in_bounds((block_k, side), rows=depth, columns=limit))
+    return load(ref.at[:, window], in_bounds((side, block_k), rows=limit, columns=depth))
 
   def load_vectors() -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
     def one(ref: Any, size: int, limit: Any) -> jax.Array:
@@ -146,7 +137,7 @@ def _body(
   per_row = (*(() if scale is None else (scale,)), *(x[:, None] for x in vectors[0]))
   per_column = tuple(x[None, :] for x in vectors[1])
   out = complete(epilogue, accs, per_row, per_column)
-  mask = _in_bounds((block_m, block_n), rows=rows, columns=columns)
+  mask = in_bounds((block_m, block_n), rows=rows, columns=columns)
   if mask is None:
     out_ref[...] = out
   else:

@@ -10,19 +10,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu_triton
 
+from pallas_kernels.portable_support import in_bounds
+
 # Beyond this the lowering's 32-bit offsets of an array of 1-byte elements wrap:
 # it takes 64-bit ones only from 2^32 bytes on.
 LARGEST_OFFSET = 2**31
-
-
-def in_bounds(shape: tuple[int, ...], *, rows: Any, columns: Any) -> jax.Array | None:
-  """Mask of a block's elements with row < rows and column < columns; None: no limit."""
-  mask = None
-  for axis, limit in enumerate((rows, columns)):
-    if limit is not None:
-      inside = lax.broadcasted_iota(jnp.int32, shape, axis) < limit
-      mask = inside if mask is None else mask & inside
-  return mask
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,7 +50,7 @@ class GemmOp(Op[MatmulShape, MatmulConfig, O]):
   shape_class = MatmulShape
   default_shape = QWEN_UP_PROJECTION
   config_class = MatmulConfig
-  tasks = ("compare", "run", "plan", "tune")
+  tasks: tuple[str, ...] = ("compare", "run", "plan", "tune")
 
   # --- the planner's side
 
