@@ -1,0 +1,1 @@
+"""Compiled plans on record against the planner: docs/ascend-agreement.md."""
