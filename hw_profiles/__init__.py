@@ -15,6 +15,7 @@ timeline/                           when things happen: streams, pipelines, tran
 runtime/                            what a choice costs over many calls and a whole request
 examples/                           the course texts' values, recomputed through all of this
 validation/                         predicted against measured times
+ascend/                             Huawei's compiler: Triton IR text in, memory plan out
 """
 
 from hw_profiles import loops

@@ -12,14 +12,14 @@ _SIZE_BYTES = {
 }
 
 
-def size_bytes(dtype: str) -> int:
-  """Bytes of one element of `dtype`.
+def size_bytes(dtype: str, *, name: str = "dtype") -> int:
+  """Bytes of one element of `dtype`; `name` is what the caller calls it, for the message.
 
   Raises:
-    ValueError: the name is not one the models know.
+    ValueError: `dtype` is not one the models know.
   """
   try:
     return _SIZE_BYTES[dtype]
   except (KeyError, TypeError):
     known = ", ".join(_SIZE_BYTES)
-    raise ValueError(f"dtype={dtype!r}: expected one of {known}") from None
+    raise ValueError(f"{name}={dtype!r}: expected one of {known}") from None

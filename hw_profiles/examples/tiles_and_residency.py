@@ -5,7 +5,7 @@ from typing import Any
 
 import hw_profiles as hw
 from hw_profiles.examples.computed import KIB, MIB, Computed, Inputs
-from hw_profiles.examples.devices import H100, RTX, V100
+from hw_profiles.examples.devices import H100, RTX, V100, device_of
 
 _FFN: dict[str, Any] = {"m": 1024, "k": 4096, "n": 12288, "in_dtype": "bfloat16"}
 
@@ -68,7 +68,7 @@ def _v100_blocks(registers: int, threads: int) -> hw.Residency:
 def _under_way(inputs: Inputs, **overrides: Any) -> hw.InFlight:
   values = {"warps": 16, "loads": 4, "b": 512, "lat": 6e-7, **inputs, **overrides}
   return hw.in_flight(
-    H100,
+    device_of(H100, inputs),
     resident_warps=values["warps"],
     loads_per_warp=values["loads"],
     latency_ns=values["lat"] * 1e9,
@@ -108,12 +108,14 @@ def _launch_order(inputs: Inputs) -> float:
 
 def _peak_share(inputs: Inputs) -> float:
   result = _tile(inputs)
-  flops = 2 * _FFN["m"] * _FFN["k"] * _FFN["n"]
-  return hw.roofline(H100, flops=flops, bytes=result.total_bytes, dtype="bfloat16").peak_fraction
+  flops = hw.MatmulProblem(inputs["M"], inputs["K"], inputs["N"]).flops
+  device = device_of(H100, inputs)
+  return hw.roofline(device, flops=flops, bytes=result.total_bytes, dtype="bfloat16").peak_fraction
 
 
-def _ridge(profile: hw.GpuProfile, dtype: str) -> float:
-  return hw.roofline(profile, flops=1, bytes=1, dtype=dtype).ridge
+def _ridge(profile: hw.GpuProfile, inputs: Inputs, dtype: str = "bfloat16") -> float:
+  device = device_of(profile, inputs, dtype=dtype)
+  return hw.roofline(device, flops=1, bytes=1, dtype=dtype).ridge
 
 
 def _residency_part(inputs: Inputs) -> Any:
@@ -141,7 +143,7 @@ _BY_SUFFIX = {
 }
 
 COMPUTED: Computed = {
-  "s000.roofline.v100_ridge": lambda i: _ridge(V100, "float32"),
+  "s000.roofline.v100_ridge": lambda i: _ridge(V100, i, "float32"),
   "s000.gemm.flops_4096": lambda i: hw.MatmulProblem(i["M"], i["K"], i["N"]).flops,
   "s000.wave.blocks": lambda i: (
     hw.wave(programs=1, cores=i["sms"], programs_per_core=i["blocks_per_sm"]).programs_per_wave
@@ -151,12 +153,14 @@ COMPUTED: Computed = {
     / (1 - _launch_order({"grid_m": 128, "grid_n": 128, "wave": 160, "group": 10}))
   ),
   "s000.naive.dram_bound_fraction_of_peak": lambda i: (
-    hw.roofline(V100, flops=i["ai"], bytes=1, dtype="float32").peak_fraction
+    hw.roofline(
+      device_of(V100, i, dtype="float32"), flops=i["ai"], bytes=1, dtype="float32"
+    ).peak_fraction
   ),
   "s000.block.panel_bytes_K4096": lambda i: _staged_bytes({**i, "BK": i["K"]}),
   "s000.block.panel_bytes_K20480": lambda i: _staged_bytes({**i, "BK": i["K"]}),
   "s000.block.ai_128_from_counts": lambda i: 2 * i["BM"] * i["BN"] * i["BK"] / _staged_bytes(i),
-  "s000.block.ai_over_ridge": lambda i: i["ai"] / _ridge(V100, "float32"),
+  "s000.block.ai_over_ridge": lambda i: i["ai"] / _ridge(V100, i, "float32"),
   "s000.block.smem_per_matrix": lambda i: _float32_tile(i).a_tile_bytes,
   "s000.regs.blocks": lambda i: _v100_blocks(i["regs"], i["threads"]).resident_blocks,
   "s000.regs.warps": lambda i: _v100_blocks(128, i["threads"]).resident_warps,
@@ -194,8 +198,8 @@ COMPUTED: Computed = {
     / H100.dram_bandwidth_bytes_per_s
   ),
   "s004.sm.tile_ai": lambda i: i["f"] / (2 * _tile({"m": 128, "n": 128, "k": 64}).a_tile_bytes),
-  "s004.h100.ridge": lambda i: _ridge(H100, "bfloat16"),
-  "s004.rtxpro6000.ridge": lambda i: _ridge(RTX, "bfloat16"),
+  "s004.h100.ridge": lambda i: _ridge(H100, i),
+  "s004.rtxpro6000.ridge": lambda i: _ridge(RTX, i),
   "s004.gemm.flops": lambda i: hw.MatmulProblem(i["M"], i["K"], i["N"]).flops / 1e9,
   "s004.gemm.once": lambda i: hw.MatmulProblem(i["M"], i["K"], i["N"]).once_through_bytes / MIB,
   "s004.ex5-3.equal_bw_ratio": lambda i: (

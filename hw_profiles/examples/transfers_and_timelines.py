@@ -5,23 +5,11 @@ from typing import Any
 
 import hw_profiles as hw
 from hw_profiles.examples.computed import KIB, MIB, Computed, Inputs
-from hw_profiles.examples.devices import H100, RTX
-from hw_profiles.frozen_map import FrozenMap
+from hw_profiles.examples.devices import H100, RTX, device_of
 
 _QWEN = {"r": 64, "H": 4096, "F": 12288}
 
 _OVERHEADS = {"t": 0.5, "n": 0.2}
-
-
-def _device(profile: hw.GpuProfile, inputs: Inputs) -> hw.GpuProfile:
-  """The profile with the entry's rates."""
-  changes: dict[str, Any] = {
-    "dram_bandwidth_bytes_per_s": inputs.get("bw"),
-    "sm_count": inputs.get("sms"),
-    "peak_flops": FrozenMap(bfloat16=inputs["p"]) if "p" in inputs else None,
-  }
-  changes = {name: value for name, value in changes.items() if value is not None}
-  return dataclasses.replace(profile, **changes)
 
 
 def _h2d(inputs: Inputs, shape: tuple[int]) -> hw.Transfer:
@@ -43,13 +31,13 @@ def _segments(inputs: Inputs, **options: Any) -> hw.HostDeviceTimeline:
 
 def _sm_share(inputs: Inputs) -> hw.StageTimes:
   return hw.stage_times(
-    _device(H100, inputs), bytes=inputs.get("b", 0), flops=inputs.get("f", 0), dtype="bfloat16"
+    device_of(H100, inputs), bytes=inputs.get("b", 0), flops=inputs.get("f", 0), dtype="bfloat16"
   )
 
 
 def _peak_share(inputs: Inputs) -> hw.StageTimes:
   rates = {"p": inputs["f"], "sms": inputs["sms"]}
-  return hw.stage_times(_device(H100, rates), bytes=0, flops=0, dtype="bfloat16")
+  return hw.stage_times(device_of(H100, rates), bytes=0, flops=0, dtype="bfloat16")
 
 
 def _exact_pipeline(inputs: Inputs) -> hw.Pipeline:
@@ -61,7 +49,7 @@ def _exact_pipeline(inputs: Inputs) -> hw.Pipeline:
 
 def _slots(inputs: Inputs) -> hw.SlotBudget:
   return hw.slot_budget(
-    _device(RTX, {}),
+    RTX,
     resident_blocks=inputs.get("blocks", 2),
     slot_bytes=inputs.get("slot", 16) * KIB,
     wanted_slots=inputs.get("slots", 3),
@@ -94,7 +82,7 @@ def _projection(inputs: Inputs) -> tuple[hw.MatmulProblem, float]:
   problem = hw.MatmulProblem(sizes["r"], sizes["H"], sizes["F"])
   rates = {"p": inputs["p"]} if "p" in inputs else {}
   times = hw.stage_times(
-    _device(RTX, rates), bytes=0, flops=problem.flops, dtype="bfloat16", sharing_cores=1
+    device_of(RTX, rates), bytes=0, flops=problem.flops, dtype="bfloat16", sharing_cores=1
   )
   return problem, times.compute_us
 

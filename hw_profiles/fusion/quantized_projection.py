@@ -5,6 +5,7 @@ import functools
 from typing import Literal
 
 from hw_profiles import dtypes
+from hw_profiles.arguments import at_least
 from hw_profiles.matmul.traffic import matmul_traffic
 
 ScaleKind = Literal["row", "held_row", "fixed"]
@@ -113,6 +114,18 @@ def quantized_projection_traffic(
   """
   if scale not in SCALES:
     raise ValueError(f"scale={scale!r}: expected one of {', '.join(SCALES)}")
+  if not (fuse is None or isinstance(fuse, bool)):
+    raise ValueError(f"fuse={fuse!r}: expected True, False or None")
+  at_least("k", k, 0)
+  sizes = {
+    name: dtypes.size_bytes(dtype, name=name)
+    for name, dtype in (
+      ("in_dtype", in_dtype),
+      ("quantized_dtype", quantized_dtype),
+      ("scale_dtype", scale_dtype),
+    )
+    if dtype is not None
+  }
   if fuse is None:
     with_fuse = functools.partial(
       quantized_projection_traffic,
@@ -143,11 +156,10 @@ def quantized_projection_traffic(
     out_dtype=out_dtype or in_dtype,
   )
   column_blocks = product.grid[1]
-  in_size = dtypes.size_bytes(in_dtype)
-  a_bytes = m * k * in_size
-  quantized_a_bytes = m * k * dtypes.size_bytes(quantized_dtype)
+  a_bytes = m * k * sizes["in_dtype"]
+  quantized_a_bytes = m * k * sizes["quantized_dtype"]
   first_pass = not fuse or scale == "row"
-  scale_size = 0 if scale_dtype is None else dtypes.size_bytes(scale_dtype)
+  scale_size = sizes.get("scale_dtype", 0)
   moves_scales = scale != "fixed" and first_pass
   scale_bytes = m * scale_size * (1 + column_blocks) if moves_scales else 0
   scale_pass = a_bytes if first_pass else 0
@@ -159,7 +171,7 @@ def quantized_projection_traffic(
     fused=fuse,
     a_bytes=a_bytes,
     quantized_a_bytes=quantized_a_bytes,
-    b_bytes=k * n * dtypes.size_bytes(quantized_dtype),
+    b_bytes=k * n * sizes["quantized_dtype"],
     c_bytes=product.c_write_bytes,
     scale_pass_read_bytes=scale_pass,
     quantize_write_bytes=quantize_write,
@@ -172,6 +184,6 @@ def quantized_projection_traffic(
     total_bytes=input_bytes + rest,
     grid=product.grid,
     launches=2 if first_pass else 1,
-    row_buffer_bytes=k * in_size,
+    row_buffer_bytes=k * sizes["in_dtype"],
     accumulator_bytes=product.accumulator_bytes,
   )

@@ -52,7 +52,7 @@ class MatmulProblem:
         raise ValueError(f"MatmulProblem.{name}={getattr(self, name)!r}: expected True or False")
     dtypes.size_bytes(self.dtype)
     if self.out_dtype is not None:
-      dtypes.size_bytes(self.out_dtype)
+      dtypes.size_bytes(self.out_dtype, name="out_dtype")
     check_activation("MatmulProblem.activation", self.activation)
 
   @property

@@ -94,11 +94,11 @@ def matmul_traffic(
     ("products", products),
   ):
     at_least(name, size, 1)
-  in_size = dtypes.size_bytes(in_dtype)
-  out_size = in_size if out_dtype is None else dtypes.size_bytes(out_dtype)
+  in_size = dtypes.size_bytes(in_dtype, name="in_dtype")
+  out_size = in_size if out_dtype is None else dtypes.size_bytes(out_dtype, name="out_dtype")
   a_tile = block_m * block_k * in_size
   b_tile = products * block_k * block_n * in_size
-  accumulator = products * block_m * block_n * dtypes.size_bytes(acc_dtype)
+  accumulator = products * block_m * block_n * dtypes.size_bytes(acc_dtype, name="acc_dtype")
   grid = (ceil_div(m, block_m), ceil_div(n, block_n))
   k_steps = ceil_div(k, block_k)
   a_read = m * k * grid[1] * in_size

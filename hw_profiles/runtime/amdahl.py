@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from hw_profiles.arguments import not_negative
+from hw_profiles.arguments import not_negative, positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +65,8 @@ def amdahl(
     speedups = dict.fromkeys(shares, speedup)
   for name, share in shares.items():
     not_negative(f"fraction[{name!r}]", share)
-    if not speedups[name] > 0:
-      raise ValueError(f"speedup[{name!r}]={speedups[name]!r}: expected a number above 0")
+    if speedups[name] != math.inf:
+      positive(f"speedup[{name!r}]", speedups[name])
   total = math.fsum(shares.values())
   # each share may have been rounded up by half a unit of float64 below 1
   if total > 1 + len(shares) * 2**-53:

@@ -60,7 +60,8 @@ def payback_runs(*, extra_preparation_us: float, saved_us_per_run: float) -> flo
     ValueError: a preparation below 0, or a saving that is not finite.
   """
   not_negative("extra_preparation_us", extra_preparation_us)
-  if not math.isfinite(saved_us_per_run):
+  is_number = isinstance(saved_us_per_run, int | float) and not isinstance(saved_us_per_run, bool)
+  if not is_number or not math.isfinite(saved_us_per_run):
     raise ValueError(f"saved_us_per_run={saved_us_per_run!r}: expected a finite number")
   if extra_preparation_us == 0:
     return 0.0

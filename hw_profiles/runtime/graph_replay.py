@@ -33,10 +33,12 @@ def launch_counts(*, kernels_per_call: int, calls: int, graph_replay: bool) -> L
     graph_replay: Whether a call is one replay of a recorded graph.
 
   Raises:
-    ValueError: a count below 0.
+    ValueError: a count below 0, or `graph_replay` is no bool.
   """
   at_least("kernels_per_call", kernels_per_call, 0)
   at_least("calls", calls, 0)
+  if not isinstance(graph_replay, bool):
+    raise ValueError(f"graph_replay={graph_replay!r}: expected True or False")
   kernels = calls * kernels_per_call
   return LaunchCounts(
     submissions=calls if graph_replay and kernels_per_call else kernels, kernels=kernels

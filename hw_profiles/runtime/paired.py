@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from hw_profiles.arguments import not_negative
+from hw_profiles.arguments import not_negative, positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,8 @@ def paired_statistics(
   for name, times_us in (("before_us", before_us), ("after_us", after_us)):
     for position, time_us in enumerate(times_us):
       not_negative(f"{name}[{position}]", time_us)
-  if not 0 < confidence < 1:
+  positive("confidence", confidence)
+  if confidence >= 1:
     raise ValueError(f"confidence={confidence!r}: expected a number between 0 and 1")
   differences = sorted(before - after for before, after in zip(before_us, after_us, strict=True))
   pairs = len(differences)

@@ -1,7 +1,7 @@
 """Global-memory sectors that one access of a warp touches."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hw_profiles.arguments import at_least
 from hw_profiles.capacity.residency import LANES_PER_WARP
@@ -29,6 +29,16 @@ class Coalescing:
   efficiency: float
 
 
+def _units_touched(starts: Sequence[int], width_bytes: int, unit_bytes: int) -> int:
+  """Aligned units under [start, start + width) of each of `starts`, which are sorted."""
+  count, next_free = 0, 0
+  for start in starts:
+    end = (start + width_bytes - 1) // unit_bytes + 1
+    count += max(0, end - max(start // unit_bytes, next_free))
+    next_free = max(next_free, end)
+  return count
+
+
 def coalescing(addresses_bytes: Iterable[int | None], *, width_bytes: int) -> Coalescing:
   """Counts the sectors under the bytes that the lanes ask for.
 
@@ -52,17 +62,17 @@ def coalescing(addresses_bytes: Iterable[int | None], *, width_bytes: int) -> Co
     raise ValueError(
       f"addresses_bytes has {len(lanes)} lanes: expected at most the {LANES_PER_WARP} of a warp"
     )
-  touched: set[int] = set()
-  for lane, address in enumerate(lanes):
-    if address is not None:
-      at_least(f"addresses_bytes[{lane}]", address, 0)
-      touched.update(range(address, address + width_bytes))
-  sectors = len({byte // SECTOR_BYTES for byte in touched})
+  active = {lane: address for lane, address in enumerate(lanes) if address is not None}
+  for lane, address in active.items():
+    at_least(f"addresses_bytes[{lane}]", address, 0)
+  starts = sorted(set(active.values()))
+  requested = _units_touched(starts, width_bytes, 1)
+  sectors = _units_touched(starts, width_bytes, SECTOR_BYTES)
   moved = sectors * SECTOR_BYTES
   return Coalescing(
     sectors=sectors,
-    lines=len({byte // LINE_BYTES for byte in touched}),
-    requested_bytes=len(touched),
+    lines=_units_touched(starts, width_bytes, LINE_BYTES),
+    requested_bytes=requested,
     moved_bytes=moved,
-    efficiency=len(touched) / moved if moved else 1.0,
+    efficiency=requested / moved if moved else 1.0,
   )

@@ -115,6 +115,7 @@ def register_budget(
   gpu = resolve_gpu(gpu)
   at_least("thread_m", thread_m, 1)
   at_least("thread_n", thread_n, 1)
+  at_least("threads_per_block", threads_per_block, 1)
   at_least("fragment_buffers", fragment_buffers, 1)
   at_least("staging_registers", staging_registers, 0)
   at_least("index_registers", index_registers, 0)

@@ -9,7 +9,13 @@ import hw_profiles as hw
 PROBLEM = hw.MatmulProblem(m=1024, k=4096, n=12288)
 CONFIG = hw.MatmulConfig(128, 128, 64)
 BLOCK = {"threads_per_block": 128, "registers_per_thread": 32, "shared_bytes_per_block": 0}
+TILE = {"m": 64, "k": 64, "n": 64, "block_m": 16, "block_n": 16, "block_k": 16}
 LOADS = {"resident_warps": 8, "loads_per_warp": 4, "latency_ns": 600}
+
+
+def _projection(**changed):
+  sizes = {"m": 64, "k": 64, "n": 64, "block_m": 16, "block_n": 16}
+  return hw.quantized_projection_traffic(**{**sizes, "fuse": None, **changed})
 
 
 @pytest.mark.parametrize(
@@ -32,6 +38,36 @@ LOADS = {"resident_warps": 8, "loads_per_warp": 4, "latency_ns": 600}
     (
       lambda: hw.warp_specialized_shared_bytes(None, in_dtype="bfloat16"),
       "config=None: expected a MatmulConfig",
+    ),
+    (lambda: hw.matmul_traffic(**TILE, in_dtype="bf16"), "in_dtype='bf16': expected one of"),
+    (
+      lambda: hw.matmul_traffic(**TILE, in_dtype="int8", acc_dtype=4),
+      "acc_dtype=4: expected one of",
+    ),
+    (lambda: hw.MatmulProblem(1, 1, 1, out_dtype=[]), "out_dtype=[]: expected one of"),
+    (
+      lambda: hw.attention_max_block_q(
+        capacity_bytes=1 << 18, head_dim=64, block_kv=64, in_dtype="fp8"
+      ),
+      "in_dtype='fp8': expected one of",
+    ),
+    (lambda: _projection(k=None), "k=None: expected an integer"),
+    (lambda: _projection(fuse="no"), "fuse='no': expected True, False or None"),
+    (lambda: _projection(quantized_dtype="e4m3"), "quantized_dtype='e4m3': expected one of"),
+    (
+      lambda: hw.register_budget("v100", thread_m=8, thread_n=8, threads_per_block=None),
+      "threads_per_block=None: expected an integer",
+    ),
+    (lambda: hw.amdahl(fraction=0.5, speedup="2x"), "speedup['part']='2x': expected"),
+    (lambda: hw.amdahl(fraction=0.5, speedup=True), "speedup['part']=True: expected"),
+    (lambda: hw.paired_statistics([1.0], [1.0], confidence="95%"), "confidence='95%': expected"),
+    (
+      lambda: hw.payback_runs(extra_preparation_us=1, saved_us_per_run=None),
+      "saved_us_per_run=None: expected",
+    ),
+    (
+      lambda: hw.launch_counts(kernels_per_call=6, calls=3, graph_replay="no"),
+      "graph_replay='no': expected True or False",
     ),
   ],
 )

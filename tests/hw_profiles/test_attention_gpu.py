@@ -404,3 +404,23 @@ def test_wrong_kinds_are_named():
     hw.plan(FULL, TILE, "h200_sxm", schedule="cube_vector")
   assert hw.attention_candidates("h200_sxm", FULL)
   assert hw.decode_candidates("h200_sxm", DECODE)
+
+
+@pytest.mark.parametrize(
+  ("profile", "dtype"),
+  [
+    ("v100", "int8"),
+    ("a100", "float8_e4m3fn"),
+    ("h100", "float64"),
+    ("ascend_910b3", "float8_e4m3fn"),
+    ("ascend_950pr", "int32"),
+  ],
+)
+def test_decode_of_a_dtype_that_the_device_does_not_multiply_does_not_fit(profile, dtype):
+  problem = dataclasses.replace(DECODE, dtype=dtype)
+  plan = hw.plan(problem, hw.DecodeConfig(64), profile)
+  assert not plan.fits
+  assert plan.predicted_us is None
+  assert plan.reason.startswith(f"dtype={dtype!r}: ")
+  attention = hw.AttentionProblem(batch=1, seq_q=1, seq_kv=8192, heads=32, kv_heads=8, dtype=dtype)
+  assert plan.reason == hw.plan(attention, hw.AttentionConfig(64, 64), profile).reason

@@ -266,3 +266,19 @@ def test_sectors():
   assert hw.coalescing([None] * 32, width_bytes=4).efficiency == 1.0
   with pytest.raises(ValueError, match="33 lanes"):
     hw.coalescing([0] * 33, width_bytes=4)
+
+
+def test_sectors_and_bytes_are_those_counted_one_by_one():
+  generator = random.Random(5)
+  for _ in range(200):
+    width = generator.choice((1, 2, 3, 4, 12, 16, 33, 200))
+    lanes = [generator.choice((None, generator.randrange(600))) for _ in range(32)]
+    touched = {byte for start in lanes if start is not None for byte in range(start, start + width)}
+    found = hw.coalescing(lanes, width_bytes=width)
+    assert found.requested_bytes == len(touched)
+    assert found.sectors == len({byte // 32 for byte in touched})
+    assert found.lines == len({byte // 128 for byte in touched})
+
+
+def test_sectors_of_a_wide_access_are_not_counted_byte_by_byte():
+  assert hw.coalescing([0, 1 << 60], width_bytes=1 << 60).sectors == 1 << 56
