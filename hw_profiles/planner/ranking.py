@@ -43,12 +43,19 @@ def _fitting(
   model: OpModel[ProblemT, ConfigT], problem: ProblemT, device: Device, schedule: Schedule
 ) -> Iterator[tuple[ConfigT, Choice]]:
   """Candidates that fit, with the schedule each would be planned with."""
+  for config, choice in _offered(model, problem, device, schedule):
+    if not choice.shortfalls:
+      yield config, choice
+
+
+def _offered(
+  model: OpModel[ProblemT, ConfigT], problem: ProblemT, device: Device, schedule: Schedule
+) -> Iterator[tuple[ConfigT, Choice]]:
+  """Candidates, fit or not, with the schedule each would be planned with."""
   possible = schedules(model, device, schedule)
   preferred = next((x for x in possible if not x.unsupported(problem, device)), possible[-1])
   for config in model.candidates(problem, device, preferred.NAME):
-    choice = choose(model, problem, config, device, schedule)
-    if not choice.shortfalls:
-      yield config, choice
+    yield config, choose(model, problem, config, device, schedule)
 
 
 def _order(tile_plan: TilePlan[Any, Any]) -> tuple[bool, float, int, int, str]:
@@ -102,9 +109,10 @@ def rank(
   in order of their traffic: the model cannot tell them apart, and bytes cost
   power.
 
-  Tiles that do not fit come after all that do, with the reason; `top` counts
-  both, so they appear where fewer than `top` candidates fit. The order is the
-  same on every run.
+  Of the op's own candidates those that do not fit are left out, unless none
+  does: then they are returned, each with the reason. Given candidates come
+  back whether they fit or not, those that do not last; `top` counts both. The
+  order is the same on every run.
 
   Args:
     problem: What is computed.
@@ -122,9 +130,12 @@ def rank(
   device = resolve(profile)
   if candidates is None:
     model = model_of(problem)
+    choices = tuple(_fitting(model, problem, device, schedule)) or tuple(
+      _offered(model, problem, device, schedule)
+    )
     planned = (
       plan_choice(model, problem, config, device, choice, requested=schedule)
-      for config, choice in _fitting(model, problem, device, schedule)
+      for config, choice in choices
     )
   else:
     if not isinstance(candidates, Iterable) or isinstance(candidates, str | bytes):

@@ -233,7 +233,10 @@ def test_a_dtype_the_op_does_not_do_is_unsupported():
   plan = hw.plan(ScaleProblem(8, "int8"), ScaleConfig(8), "h200")
   assert plan.shortfall_kinds == ("unsupported",)
   assert plan.reason == "dtype='int8': float32 only"
-  assert hw.rank(ScaleProblem(8, "int8"), "h200") == []
+  # where no candidate fits, rank says why of each
+  ranked = hw.rank(ScaleProblem(8, "int8"), "h200")
+  assert ranked
+  assert {(found.fits, found.reason) for found in ranked} == {(False, "dtype='int8': float32 only")}
 
 
 def test_a_config_of_another_op_is_refused():
