@@ -18,12 +18,13 @@ def device_of(profile: GpuProfile, inputs: Inputs, *, dtype: str = "bfloat16") -
   """The profile with the entry's own numbers, where it has them.
 
   "bw" is the bandwidth of memory in B/s, "sms" the number of SMs, "p" or "peak"
-  the arithmetic peak of `dtype` in FLOP/s.
+  the arithmetic peak of `dtype` in FLOP/s, "maxw" the warps an SM holds.
   """
   peak = inputs.get("p", inputs.get("peak"))
   changes: dict[str, Any] = {
     "dram_bandwidth_bytes_per_s": inputs.get("bw"),
     "sm_count": inputs.get("sms"),
+    "max_warps_per_sm": inputs.get("maxw"),
     "peak_flops": None if peak is None else FrozenMap({dtype: peak}),
   }
   return dataclasses.replace(

@@ -95,13 +95,14 @@ def _step(layout: str, run: int, loads: int = 2) -> int:
 def _scratch(inputs: Inputs) -> hw.XorLayout | hw.PitchedLayout:
   """The second text's 32 x 32 float32 tile, at a pitch of r words."""
   pitch = inputs.get("s", inputs.get("stride", 32))
+  rows = inputs.get("rows", 32)
   if inputs.get("xor"):
-    return hw.XorLayout(rows=32, columns=pitch)
-  return _padded(pitch)
+    return hw.XorLayout(rows=rows, columns=pitch)
+  return _padded(pitch, rows)
 
 
-def _padded(pitch: int) -> hw.PitchedLayout:
-  return hw.PitchedLayout(rows=32, columns=32, pad_columns=pitch - 32)
+def _padded(pitch: int, rows: int = 32) -> hw.PitchedLayout:
+  return hw.PitchedLayout(rows=rows, columns=32, pad_columns=pitch - 32)
 
 
 def _column_cycles(inputs: Inputs) -> int:

@@ -1,5 +1,6 @@
 """Tiles, traffic, residency, latency hiding, waves and L2 reuse."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -7,6 +8,7 @@ import hw_profiles as hw
 from hw_profiles.examples.computed import KIB, MIB, Computed, Inputs
 from hw_profiles.examples.devices import H100, RTX, V100, device_of
 
+_SIZES = {"int8": 1, "bfloat16": 2, "float32": 4}
 _FFN: dict[str, Any] = {"m": 1024, "k": 4096, "n": 12288, "in_dtype": "bfloat16"}
 
 
@@ -50,19 +52,56 @@ def _resident(inputs: Inputs) -> hw.Residency:
   )
 
 
-def _blocks_in_shared_memory(working_set_bytes: int) -> int:
+def _blocks_in_shared_memory(
+  working_set_bytes: int, *, sm_bytes: int, reserved_bytes: int = KIB
+) -> int:
+  """Blocks of an SM with that much shared memory, some of it reserved for each."""
+  device = dataclasses.replace(
+    RTX, shared_bytes_per_sm=sm_bytes, reserved_shared_bytes_per_block=reserved_bytes
+  )
   return hw.residency(
-    RTX,
+    device,
     threads_per_block=32,
     registers_per_thread=32,
     shared_bytes_per_block=working_set_bytes,
   ).resident_blocks
 
 
-def _v100_blocks(registers: int, threads: int) -> hw.Residency:
+def _by_registers(inputs: Inputs, **overrides: int) -> hw.Residency:
+  """Residency on the V100, with the entry's registers an SM and warps where it has them.
+
+  Where the entry has no registers a thread, it has the blocks that they allow.
+  """
+  values = {"threads": 256, "sm": V100.registers_per_sm, **inputs, **overrides}
+  device = dataclasses.replace(device_of(V100, values), registers_per_sm=values["sm"])
+  threads = values["threads"]
+  registers = values.get("regs", values["sm"] // (values.get("blocks", 1) * threads))
   return hw.residency(
-    V100, threads_per_block=threads, registers_per_thread=registers, shared_bytes_per_block=0
+    device,
+    threads_per_block=threads,
+    registers_per_thread=registers,
+    shared_bytes_per_block=0,
   )
+
+
+def _matrix(rows: int, columns: int, element_bytes: int) -> hw.MatmulTraffic:
+  """A product that reads a matrix of this size once, as its A."""
+  dtype = next(name for name in ("int8", "bfloat16", "float32") if _SIZES[name] == element_bytes)
+  return hw.matmul_traffic(
+    m=rows, k=columns, n=1, block_m=rows, block_n=1, block_k=1, in_dtype=dtype
+  )
+
+
+def _left_in_shared_memory(inputs: Inputs) -> int:
+  """What blocks of the entry's size leave of the entry's shared memory, in bytes."""
+  device = dataclasses.replace(H100, shared_bytes_per_sm=inputs["total"] * KIB)
+  threads = 256
+  return hw.residency(
+    device,
+    threads_per_block=threads,
+    registers_per_thread=device.registers_per_sm // (inputs["blocks"] * threads),
+    shared_bytes_per_block=inputs["per"] * KIB - device.reserved_shared_bytes_per_block,
+  ).leftover["shared_memory"]
 
 
 def _under_way(inputs: Inputs, **overrides: Any) -> hw.InFlight:
@@ -139,7 +178,9 @@ _BY_SUFFIX = {
   "traffic": lambda i: _tile(i).total_bytes / MIB,
   "ai": lambda i: _tile(i).intensity,
   "mfu_cap": _peak_share,
-  "rtx_blocks": lambda i: _blocks_in_shared_memory(_tile(i).working_set_bytes),
+  "rtx_blocks": lambda i: _blocks_in_shared_memory(
+    _tile(i).working_set_bytes, sm_bytes=i["sm"], reserved_bytes=i["res"]
+  ),
 }
 
 COMPUTED: Computed = {
@@ -162,18 +203,18 @@ COMPUTED: Computed = {
   "s000.block.ai_128_from_counts": lambda i: 2 * i["BM"] * i["BN"] * i["BK"] / _staged_bytes(i),
   "s000.block.ai_over_ridge": lambda i: i["ai"] / _ridge(V100, i, "float32"),
   "s000.block.smem_per_matrix": lambda i: _float32_tile(i).a_tile_bytes,
-  "s000.regs.blocks": lambda i: _v100_blocks(i["regs"], i["threads"]).resident_blocks,
-  "s000.regs.warps": lambda i: _v100_blocks(128, i["threads"]).resident_warps,
-  "s000.regs.occupancy": lambda i: _v100_blocks(128, 256).occupancy,
-  "s000.regs.occupancy_at_255": lambda i: _v100_blocks(i["regs"], i["threads"]).occupancy,
+  "s000.regs.blocks": lambda i: _by_registers(i).resident_blocks,
+  "s000.regs.warps": lambda i: _by_registers(i).resident_warps,
+  "s000.regs.occupancy": lambda i: _by_registers(i, threads=32 * i["warps"]).occupancy,
+  "s000.regs.occupancy_at_255": lambda i: _by_registers(i).occupancy,
   "s000.regs.launch_bounds_cap": lambda i: max(
     registers
-    for registers in range(1, 256)
-    if _v100_blocks(registers, i["threads"]).resident_blocks >= i["blocks"]
+    for registers in range(1, min(255, i["sm"] // i["threads"]) + 1)
+    if _by_registers(i, regs=registers).resident_blocks >= i["blocks"]
   ),
-  "s004.intro.X": lambda i: _traffic({}, block_n=12288).a_read_bytes / MIB,
-  "s004.intro.W": lambda i: _traffic({}, block_m=1024).b_read_bytes / MIB,
-  "s004.intro.C": lambda i: _traffic({}).c_write_bytes / MIB,
+  "s004.intro.X": lambda i: _matrix(i["r"], i["c"], i["b"]).a_read_bytes / MIB,
+  "s004.intro.W": lambda i: _matrix(i["r"], i["c"], i["b"]).a_read_bytes / MIB,
+  "s004.intro.C": lambda i: _matrix(i["r"], i["c"], i["b"]).a_read_bytes / MIB,
   "s004.sm.A_tile": lambda i: _tile({"n": 128, **i}).a_tile_bytes / KIB,
   "s004.sm.W_tile": lambda i: _tile({"m": 128, **i}).b_tile_bytes / KIB,
   "s004.sm.acc": lambda i: _tile(i).accumulator_bytes / KIB,
@@ -182,9 +223,7 @@ COMPUTED: Computed = {
     _resident({"threads": i["t"], "regs": 128}).resident_warps
     / _resident({"threads": i["t"], "regs": 128}).resident_blocks
   ),
-  "s004.sm.base.smem_left": lambda i: (
-    _resident({"threads": 256, "regs": 128, "smem_bytes": 96 * KIB}).leftover["shared_memory"] / KIB
-  ),
+  "s004.sm.base.smem_left": lambda i: _left_in_shared_memory(i) / KIB,
   "s004.little.need_per_sm": lambda i: _under_way(i).required_bytes_per_sm,
   "s004.little.have": lambda i: _under_way(i).available_bytes_per_sm,
   "s004.little.coverage": lambda i: _under_way(i).coverage,
@@ -218,14 +257,20 @@ COMPUTED: Computed = {
     1 - _flow({"tm": 1.29}, 2).total_us / _flow({"tm": 1.29}, 1).total_us
   ),
   "s004.loop.k_chunks": lambda i: _traffic(i, block_k=i["k"]).k_steps,
-  "s004.loop.linear_tiles": lambda i: math.prod(_traffic({}).grid),
+  "s004.loop.linear_tiles": lambda i: math.prod(
+    _traffic({"M": 64 * i["a"], "N": 64 * i["b"]}).grid
+  ),
   "s004.loop.acc_bytes": lambda i: _tile(i).accumulator_bytes / KIB,
   "s004.loop.in_tile": lambda i: _tile({"n": 64, **i}).a_tile_bytes / KIB,
   "s004.loop.tile_pair_loads": lambda i: _tile(i).tile_pair_loads,
   "s004.select.double_buffer_64": lambda i: _tile(i, num_stages=2).working_set_bytes / KIB,
   "s004.select.double_buffer_128": lambda i: _tile(i, num_stages=2).working_set_bytes / KIB,
-  "s004.select.resident_64": lambda i: _blocks_in_shared_memory(i["ws"] * KIB),
-  "s004.select.resident_128": lambda i: _blocks_in_shared_memory(i["ws"] * KIB),
+  "s004.select.resident_64": lambda i: _blocks_in_shared_memory(
+    i["ws"] * KIB, sm_bytes=i["sm"] * KIB
+  ),
+  "s004.select.resident_128": lambda i: _blocks_in_shared_memory(
+    i["ws"] * KIB, sm_bytes=i["sm"] * KIB
+  ),
   "s000.l2hit.128x128.wave1x160": _rectangle,
   "s000.l2hit.128x128.wave2x80": _rectangle,
   "s000.l2hit.128x128.wave4x40": _rectangle,
