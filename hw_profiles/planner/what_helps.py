@@ -21,7 +21,7 @@ class Change:
   """One change, and the plan with it.
 
   Attributes:
-    what: "num_stages=4", or "dram" without its limit.
+    what: "num_stages=4", "schedule=multistage", or "dram" without its limit.
     predicted_us: With the change.
     gain: 1 - time with / time without; None where there was no fit before.
     bound: What sets the time then.
@@ -53,8 +53,8 @@ class WhatHelps:
   """What would make a planned tile faster.
 
   Attributes:
-    tile: The change of one field of the tile that helps most; None where none
-      gains 2 %. Of a tile that does not fit, the fastest that does.
+    tile: The change of one field of the tile, or of the schedule, that helps
+      most; None where none gains 2 %. Of a tile that does not fit, the fastest that does.
     ideal: Each resource without its limit, the most helpful first: how much of
       the time it is to blame for, and what binds next. Empty without a fit.
   """
@@ -80,8 +80,8 @@ def what_helps(tile_plan: TilePlan[Any, Any], profile: str | Device | None = Non
   """Tries every change of one field of the tile, and each resource without its limit.
 
   A field takes the values that the op's candidates have for it, and its own
-  value doubled and halved; the schedule stays. Each trial is a plan: some 50 for
-  a matmul, a few milliseconds.
+  value doubled and halved; another schedule that takes the tile counts as a
+  change, too. Each trial is a plan: some 50 for a matmul, a few milliseconds.
 
   Args:
     tile_plan: What `plan` or `rank` returned.
@@ -121,7 +121,7 @@ def _change(what: str, changed: TilePlan[Any, Any], base: TilePlan[Any, Any]) ->
 def _planned_changes(
   tile_plan: TilePlan[Any, Any], device: Device
 ) -> Iterator[tuple[str, TilePlan[Any, Any]]]:
-  """Every change of one field that fits, with its plan."""
+  """Every change of one field, or of the schedule, that fits, with its plan."""
   model, problem = model_of(tile_plan.problem), tile_plan.problem
   for name, value in _variations(tile_plan, device):
     try:
@@ -132,6 +132,15 @@ def _planned_changes(
     if not choice.shortfalls:
       changed = plan_choice(model, problem, config, device, choice, requested=tile_plan.schedule)
       yield f"{name}={value}", changed
+  for other in schedules(model, device, "auto"):
+    if other.NAME == tile_plan.schedule:
+      continue
+    choice = choose(model, problem, tile_plan.config, device, other.NAME)
+    if not choice.shortfalls:
+      yield (
+        f"schedule={other.NAME}",
+        plan_choice(model, problem, tile_plan.config, device, choice, requested=other.NAME),
+      )
 
 
 def _variations(tile_plan: TilePlan[Any, Any], device: Device) -> Iterator[tuple[str, int]]:

@@ -27,7 +27,7 @@ def test_examples_run_one_after_the_other():
   assert "\nSource(value=" in result.stdout
   assert "\nh200_sxm block_q=" in result.stdout
   assert "\nascend_910b3 block_q=" in result.stdout
-  assert "\nmost help: num_stages=" in result.stdout
+  assert "\nmost help: schedule=multistage" in result.stdout
   assert "\n32\n1\n" in result.stdout
   assert "\nFalse mathematics 1.7" in result.stdout
 

@@ -41,9 +41,8 @@ def test_every_change_is_a_plan_of_its_own(problem, profile):
 
 
 def test_no_single_change_is_better_than_the_one_named():
-  planned = hw.plan(FFN, hw.MatmulConfig(64, 64, 32, 1), "h200_sxm")
+  planned = hw.plan(FFN, hw.MatmulConfig(128, 128, 64, 2), "h200_sxm")
   found = hw.what_helps(planned)
-  assert found.tile.what == "num_stages=6"
   for changed in (
     {"num_stages": 2},
     {"num_stages": 5},
@@ -55,8 +54,19 @@ def test_no_single_change_is_better_than_the_one_named():
     other = hw.plan(FFN, dataclasses.replace(planned.config, **changed), "h200_sxm")
     assert other.predicted_us >= found.tile.predicted_us
   first, second = found.sentences()
-  assert first == "most help: num_stages=6: 373.1 us (-83 %), still bound by latency"
-  assert second.startswith("of the device, most help without latency: ")
+  assert first == f"most help: {found.tile.sentence()}"
+  assert second.startswith(f"of the device, most help without {planned.bound}: ")
+
+
+def test_another_schedule_counts_as_a_change():
+  # one stage and one small tile an SM suit no persistent kernel
+  planned = hw.plan(FFN, hw.MatmulConfig(64, 64, 32, 1), "h200_sxm")
+  assert planned.schedule == "warp_specialized"
+  found = hw.what_helps(planned)
+  assert found.tile.what == "schedule=multistage"
+  again = hw.plan(FFN, planned.config, "h200_sxm", schedule="multistage")
+  assert found.tile.predicted_us == again.predicted_us
+  assert found.tile.plan.schedule == "multistage"
 
 
 def test_without_the_bounding_resource_another_binds():
