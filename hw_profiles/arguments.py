@@ -9,6 +9,22 @@ def at_least(name: str, value: object, lowest: int) -> None:
     raise ValueError(f"{name}={value!r}: expected an integer of at least {lowest}")
 
 
+# Steps that the event simulations walk one by one: a second or so, and some 100 MB.
+MOST_STEPS = 1_000_000
+
+
+def few_enough(name: str, value: int, *, instead: str) -> None:
+  """Raises ValueError where a simulation would have to walk more than `MOST_STEPS` steps.
+
+  Args:
+    name: The argument that says how many.
+    value: How many.
+    instead: What has the answer without walking, for the message.
+  """
+  if value > MOST_STEPS:
+    raise ValueError(f"{name}={value}: every one is simulated, at most {MOST_STEPS}; {instead}")
+
+
 def not_negative(name: str, value: object) -> None:
   """Raises ValueError unless `value` is a finite number of at least 0."""
   is_number = isinstance(value, int | float) and not isinstance(value, bool)

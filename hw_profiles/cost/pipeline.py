@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from hw_profiles.arguments import at_least, not_negative
+from hw_profiles.arguments import at_least, few_enough, not_negative
 from hw_profiles.timeline.flow import block_flow
 
 
@@ -94,6 +94,7 @@ def pipeline(
   """
   at_least("num_slots", num_slots, 1)
   at_least("num_blocks", num_blocks, 0)
+  few_enough("num_blocks", num_blocks, instead="pipeline_total_us has the closed form")
   not_negative("copy_latency_us", copy_latency_us)
   copies_us = _per_block("copy_us", copy_us, num_blocks)
   computes_us = _per_block("compute_us", compute_us, num_blocks)

@@ -133,7 +133,7 @@ def _planned_changes(
       changed = plan_choice(model, problem, config, device, choice, requested=tile_plan.schedule)
       yield f"{name}={value}", changed
   for other in schedules(model, device, "auto"):
-    if other.NAME == tile_plan.schedule:
+    if tile_plan.schedule == other.NAME:
       continue
     choice = choose(model, problem, tile_plan.config, device, other.NAME)
     if not choice.shortfalls:

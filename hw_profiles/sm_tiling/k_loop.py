@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from hw_profiles.arguments import at_least, ceil_div, positive
+from hw_profiles.arguments import at_least, ceil_div, few_enough, positive
 
 # A scheduler of Volta has 16 float32 lanes, so a warp's FFMA takes two cycles.
 FFMA_ISSUE_CYCLES = 2
@@ -87,6 +87,7 @@ def k_loop(*, k: int, block_k: int, shared_buffers: Literal[1, 2]) -> KLoop:
   if shared_buffers not in (1, 2):
     raise ValueError(f"shared_buffers={shared_buffers!r}: expected 1 or 2")
   tiles = ceil_div(k, block_k)
+  few_enough("k", tiles * block_k, instead="a longer loop repeats the same tiles")
   events: list[KLoopEvent] = []
   if shared_buffers == 1:
     for tile in range(tiles):

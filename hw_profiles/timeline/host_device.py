@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from hw_profiles.arguments import at_least, not_negative
+from hw_profiles.arguments import at_least, few_enough, not_negative
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.timeline.engine import Task, TaskInterval, schedule_tasks
 
@@ -100,6 +100,7 @@ def host_device_timeline(
   not_negative("host_us", host_us)
   not_negative("dependent_host_us", dependent_host_us)
   at_least("num_segments", num_segments, 0)
+  few_enough("num_segments", num_segments, instead="the docstring has the closed form")
   if max_ahead is not None:
     at_least("max_ahead", max_ahead, 1)
   operations = _operations(device_us)

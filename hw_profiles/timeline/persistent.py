@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from hw_profiles.arguments import at_least, not_negative
+from hw_profiles.arguments import at_least, few_enough, not_negative
 from hw_profiles.timeline.flow import BlockFlow, block_flow
 
 
@@ -75,6 +75,7 @@ def persistent_pipeline(
   for stage, time_us in enumerate(stage_us):
     not_negative(f"stage_us[{stage}]", time_us)
   at_least("num_blocks", num_blocks, 0)
+  few_enough("num_blocks", num_blocks, instead="the slowest stage sets the rate of longer runs")
   not_negative("launch_us", launch_us)
   not_negative("schedule_us", schedule_us)
   not_negative("notify_us", notify_us)

@@ -82,3 +82,22 @@ def test_models_take_names_as_plan_does():
   assert hw.residency("h100", **BLOCK) == hw.residency(gpu, **BLOCK)
   assert hw.in_flight("H100", **LOADS) == hw.in_flight(gpu, **LOADS)
   assert hw.roofline("h100", **amounts) == hw.roofline(gpu, **amounts)
+
+
+@pytest.mark.parametrize(
+  ("call", "message"),
+  [
+    (
+      lambda: hw.pipeline(copy_us=1, compute_us=1, num_slots=2, num_blocks=10**9),
+      "num_blocks=1000000000: every one is simulated, at most 1000000; pipeline_total_us",
+    ),
+    (
+      lambda: hw.host_device_timeline(host_us=1, device_us=1, num_segments=10**9),
+      "num_segments=1000000000: every one is simulated",
+    ),
+    (lambda: hw.k_loop(k=10**9, block_k=8, shared_buffers=2), "k=1000000000: every one"),
+  ],
+)
+def test_a_simulation_refuses_what_it_could_not_finish(call, message):
+  with pytest.raises(ValueError, match=re.escape(message)):
+    call()
