@@ -63,7 +63,7 @@ from reference.gradients import (
   swiglu_gradients,
 )
 from reference.integers import exact_integer_operands
-from reference.judge import assert_within
+from reference.judge import assert_within, check_within
 from reference.ops import matmul, matmul_exact
 from reference.order.block_scales import BlockCodes, block_codes
 from reference.order.blocked_matmul import emulate_matmul
@@ -214,6 +214,7 @@ __all__ = [
   "check_swiglu",
   "check_swiglu_quantize",
   "check_transpose",
+  "check_within",
   "decode_attention",
   "dequantize",
   "dropped_rounding",

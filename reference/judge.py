@@ -221,6 +221,23 @@ def assert_passed(check: ErrorCheck) -> ErrorCheck:
   return check
 
 
+def check_within(actual: npt.ArrayLike, expected: Bounded) -> ErrorCheck:
+  """`assert_within` without raising where an element is past its bound; same arguments.
+
+  Raises:
+    ValueError: the shape or the dtype is another one.
+  """
+  actual = np.asarray(actual)
+  if actual.shape != expected.exact.shape:
+    raise ValueError(f"actual.shape={actual.shape}: expected {expected.exact.shape}")
+  if actual.dtype != expected.format.dtype:
+    raise ValueError(
+      f"actual.dtype={actual.dtype}: expected {expected.format.name}; "
+      "Bounded.round gives what another dtype may hold"
+    )
+  return check_blocks(actual, [((), expected)])
+
+
 def assert_within(actual: npt.ArrayLike, expected: Bounded) -> ErrorCheck:
   """Asserts that each element of a result is one that `expected` allows.
 
@@ -240,12 +257,4 @@ def assert_within(actual: npt.ArrayLike, expected: Bounded) -> ErrorCheck:
     AssertionError: as `assert_matmul_close`.
     ValueError: the shape or the dtype is another one.
   """
-  actual = np.asarray(actual)
-  if actual.shape != expected.exact.shape:
-    raise ValueError(f"actual.shape={actual.shape}: expected {expected.exact.shape}")
-  if actual.dtype != expected.format.dtype:
-    raise ValueError(
-      f"actual.dtype={actual.dtype}: expected {expected.format.name}; "
-      "Bounded.round gives what another dtype may hold"
-    )
-  return assert_passed(check_blocks(actual, [((), expected)]))
+  return assert_passed(check_within(actual, expected))

@@ -26,7 +26,7 @@ _INTERPRETED_STEP_S = 60e-6
 _INTERPRETED_FLOP_PER_S = 16e9
 # the Mosaic GPU interpreter runs every thread of a block in Python
 _MOSAIC_INTERPRETED_FLOP_PER_S = 1e7
-# result and bound: twice the kernel's own arithmetic in float64, 18 GFLOP/s
+# float64
 _REFERENCE_FLOP_PER_S = 18e9
 # drawn in float32, rounded to 2 bytes each
 _OPERAND_BYTES_PER_S = 60e6
@@ -127,7 +127,7 @@ def kernel_s(
 
 def reference_s(workload: Workload, part: Shape) -> float:
   """A guess at the seconds the float64 check takes."""
-  return 2 * workload.op.flops(part) / _REFERENCE_FLOP_PER_S
+  return workload.op.check_flops(part) / _REFERENCE_FLOP_PER_S
 
 
 def execute(options: Options, jobs: Sequence[Job]) -> list[Outcome]:
@@ -177,29 +177,27 @@ def _steps(options: Options, jobs: Sequence[Job]) -> Iterator[Step]:
 
 def _execute(options: Options, job: Job, operands: Operands, progress: Progress) -> Outcome:
   op, platform = job.workload.op, runner.platform()
-  function = (
-    op.peer(job.peer, job.workload.options)
-    if job.peer is not None
-    else op.call(job.workload.options, config=job.tile, implementation=job.selection.implementation)
-  )
-  measurement = None
-  with progress.next(), runner.exhaustion_as_memory_error():
-    actual = runner.result(function, operands)
-    if platform == "gpu":
-      measurement = timing.measure(
-        *timing.on_device(function, *operands, transposed=op.transposed_operands),
-        iterations=options.iterations,
-        timer=options.timer,
-        cold_l2=options.cold_l2,
-      )
+  checks = options.check == "float64"
+  checked = op.checked_operands(operands, job.workload.options) if checks else operands
+  try:
+    with progress.next(), runner.exhaustion_as_memory_error():
+      actual, measurement = _run(options, job, operands, checked)
+  except Exception as error:
+    # a peer that is missing, or lacks the call, says why and leaves the rest alone
+    if job.peer is None:
+      raise
+    if checks:
+      progress.skip()
+    name = job.selection.implementation
+    return Outcome(fields={"implementation": name, "reason": _peer_failure(error)})
   fields: dict[str, Any] = {"implementation": job.selection.implementation}
   details: dict[str, Any] = {}
   notes = job.selection.notes
-  if options.check == "float64":
+  if checks:
     with progress.next():
       verdict = op.check(
         actual,
-        operands,
+        checked,
         job.workload.options,
         ran=job.ran,
         config=job.selection.config,
@@ -227,14 +225,42 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
   )
 
 
+def _run(
+  options: Options, job: Job, operands: Operands, checked: Operands
+) -> tuple[Any, timing.Measurement | None]:
+  """The result of the checked operands, and on a GPU the time of the others."""
+  op, workload = job.workload.op, job.workload
+  function = (
+    op.peer(job.peer, workload.options)
+    if job.peer is not None
+    else op.call(workload.options, config=job.tile, implementation=job.selection.implementation)
+  )
+  actual = runner.result(function, checked)
+  if runner.platform() != "gpu":
+    return actual, None
+  return actual, timing.measure(
+    *timing.on_device(function, *operands, transposed=op.transposed_operands),
+    iterations=options.iterations,
+    timer=options.timer,
+    cold_l2=options.cold_l2,
+  )
+
+
+def _peer_failure(error: Exception) -> str:
+  """What a peer raised, in one line."""
+  first = next(iter(str(error).strip().splitlines()), "")
+  return f"{type(error).__name__}: {first[:300]}"
+
+
 def _timing_details(job: Job, measured: timing.Measurement) -> dict[str, Any]:
   """What the one measured number was taken from, and the rates it comes to."""
   workload = job.workload
   size_bytes = workload.op.once_through_bytes(job.part, workload.dtype, workload.options)
+  flops = workload.op.counted_flops(job.part, workload.options)
   return {
     "measured_minimum_us": measured.minimum_us,
     "measured_maximum_us": measured.maximum_us,
-    "measured_tflop_per_s": workload.op.flops(job.part) / measured.median_us * 1e-6,
+    "measured_tflop_per_s": flops / measured.median_us * 1e-6,
     "measured_once_through_gbyte_per_s": size_bytes / measured.median_us * 1e-3,
     "iterations": measured.iterations,
     "timer": measured.timer,

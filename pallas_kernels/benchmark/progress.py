@@ -93,6 +93,10 @@ class Progress:
       thread.join()
       self._finish(step, self._clock() - start)
 
+  def skip(self) -> None:
+    """Leaves out the next step of the job."""
+    self._position += 1
+
   def _rate(self, kind: str) -> float:
     seconds, work = self._spent.get(kind, (0.0, 0.0))
     return seconds / work if work > 0 else self._guesses[kind]

@@ -134,12 +134,3 @@ def test_window_is_keys_to_the_left_and_right(text, sides):
   shape = FlashAttentionShape(batch=1, seq_q=64, seq_kv=64, heads=1)
   problem = FLASH_ATTENTION.problem(shape, "float16", FlashAttentionOptions(window=text))
   assert problem.window == sides
-
-
-def test_what_runs_is_refused_by_the_op_too():
-  shape = FLASH_ATTENTION.default_shape
-  options = FlashAttentionOptions()
-  with pytest.raises(NotImplementedError, match="flash_attention: --task=plan is all"):
-    FLASH_ATTENTION.operands(shape, "bfloat16", options)
-  with pytest.raises(NotImplementedError, match="--task=plan is all"):
-    FLASH_ATTENTION.call(options, config=None, implementation=None)

@@ -103,12 +103,15 @@ def test_two_command_lines_do_not_share_state():
     (["--tile=block_m=64"], ["--tile=block_m=64", "block_n, block_k missing"]),
     (["--peers=xla"], ["--peers is not read by --task=compare, only by --task=run"]),
     (
-      ["--kernel=flash_attention,matmul"],
-      ["--kernel=flash_attention: only --task=plan takes it", "--task=plan", "matmul"],
+      ["--task=ladder", "--kernel=flash_attention,matmul"],
+      [
+        "--kernel=flash_attention: only --task=compare or run or plan takes it",
+        "ladder has matmul",
+      ],
     ),
     (
-      ["--task=run", "--kernel=decode_attention"],
-      ["--kernel=decode_attention: only --task=plan takes it", "--task=run has matmul"],
+      ["--kernel=flash_attention", "--backward"],
+      ["--backward is not read by --task=compare", "--task=plan and --task=run"],
     ),
     (
       [

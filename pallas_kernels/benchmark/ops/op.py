@@ -173,6 +173,14 @@ class Op(abc.ABC, Generic[S, C, O]):
   def flops(self, shape: S) -> int:
     """Floating-point operations of the whole problem."""
 
+  def counted_flops(self, shape: S, options: O) -> int:
+    """Those that a measured rate counts, where an option leaves some out or adds some."""
+    return self.flops(shape)
+
+  def check_flops(self, shape: S) -> int:
+    """Those of a check against float64, which computes a result and a bound."""
+    return 2 * self.flops(shape)
+
   @abc.abstractmethod
   def once_through_bytes(self, shape: S, dtype: str, options: O) -> int:
     """Bytes any program must move: operands read once, result written once."""
@@ -207,6 +215,10 @@ class Op(abc.ABC, Generic[S, C, O]):
   def device_operands(self, shape: S, dtype: str, options: O) -> tuple[Any, ...]:
     """Operands like `operands`, drawn on the device, which is quick; for timing."""
     return draw_on_device(self.abstract_operands(shape, dtype, options))
+
+  def checked_operands(self, operands: Operands, options: O) -> Operands:
+    """The operands that give the result which is checked; those measured unless an op says else."""
+    return operands
 
   # --- a part of the result, where the whole would take too long
 

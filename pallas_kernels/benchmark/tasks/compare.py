@@ -24,6 +24,9 @@ from pallas_kernels.benchmark.workload import Workload
 # others are too where that is quick, else on the op's sample of it: at full
 # size the default tiles of a matmul would take 10 minutes.
 _QUICK_S = 5.0
+# ... and that tile only where it takes no longer than this: a layer's attention
+# would take two minutes.
+_PATIENT_S = 60.0
 
 _MEASURED_ELSEWHERE = "measured_us is null: it was measured on a device of another profile"
 
@@ -113,7 +116,8 @@ def _jobs(
   by_cost = sorted((choice.tile for choice in choices), key=full_s)
   made = {}
   for position, tile in enumerate(by_cost):
-    whole = not interpreted or position == 0 or full_s(tile) < _QUICK_S
+    limit_s = _PATIENT_S if position == 0 else _QUICK_S
+    whole = not interpreted or full_s(tile) < limit_s
     if options.check_part is not None:
       whole = options.check_part == "all"
     part = shape if whole else workload.sample()
