@@ -44,6 +44,27 @@ def _memref_copy(size_bytes: int, source: Any, result: Any) -> None:
   np.copyto(_view(size_bytes, result), _view(size_bytes, source))
 
 
+# What LLVM calls to round float32 to bfloat16 where the processor has no instruction for it,
+# from the compiler's run-time library, which a Python process does not have: half to even, and
+# a NaN stays one. Without it the call goes to address 0.
+_ROUND_TO_BFLOAT = """
+define bfloat @__truncsfbf2(float %x) {
+  %bits = bitcast float %x to i32
+  %above = lshr i32 %bits, 16
+  %odd = and i32 %above, 1
+  %half = add i32 %odd, 32767
+  %moved = add i32 %bits, %half
+  %rounded = lshr i32 %moved, 16
+  %nan = fcmp uno float %x, 0.0
+  %quiet = or i32 %above, 64
+  %chosen = select i1 %nan, i32 %quiet, i32 %rounded
+  %short = trunc i32 %chosen to i16
+  %result = bitcast i16 %short to bfloat
+  ret bfloat %result
+}
+"""
+
+
 class _Compiled:
   """A function of LLVM IR, compiled for this machine."""
 
@@ -53,7 +74,7 @@ class _Compiled:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.add_symbol("memrefCopy", ctypes.cast(_memref_copy, ctypes.c_void_p).value)
-    self._module = llvm.parse_assembly(text)
+    self._module = llvm.parse_assembly(text + _ROUND_TO_BFLOAT)
     self._module.verify()
     # float16 arithmetic needs the features of the machine
     machine = llvm.Target.from_default_triple().create_target_machine(
