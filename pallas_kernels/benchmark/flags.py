@@ -15,7 +15,7 @@ from absl import flags as absl_flags
 
 import hw_profiles
 from pallas_kernels import names
-from pallas_kernels.benchmark import ops, output, parsing
+from pallas_kernels.benchmark import ops, output, parsing, results
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.ops.op import AnyOp, Option, options_of
 from pallas_kernels.benchmark.workload import Workload
@@ -68,6 +68,7 @@ _READ_BY = {
   "top": ("tune",),
   "resume": ("tune",),
   "table": ("tune",),
+  "results": ("run",),
 }
 
 
@@ -94,6 +95,7 @@ class Options:
     top: Tiles of the planner that a search starts from.
     resume: The file that holds a search's state, or None for the usual place.
     table: The file that the tuned tiles go to, or None for the user's cache.
+    results: The file that measured times are added to, or None.
   """
 
   task: str
@@ -112,6 +114,7 @@ class Options:
   top: int
   resume: str | None
   table: str | None
+  results: str | None
 
 
 def parse(arguments: Sequence[str]) -> Options | None:
@@ -146,6 +149,8 @@ def parse(arguments: Sequence[str]) -> Options | None:
     output.check_path(values.resume, flag="resume", elsewhere="the cache folder")
   if values.table is not None:
     output.check_path(values.table, flag="table", elsewhere="the user's cache")
+  if values.results is not None:
+    results.check(values.results)
   return Options(
     task=task,
     workloads=tuple(
@@ -161,12 +166,15 @@ def parse(arguments: Sequence[str]) -> Options | None:
     iterations=parsing.positive("iterations", values.iterations, example=DEFAULT_ITERATIONS),
     timer=_known("timer", values.timer, TIMERS),
     cold_l2=values.cold_l2,
-    measuring=tuple(name for name in ("iterations", "timer", "cold_l2") if name in given),
+    measuring=tuple(
+      name for name in ("iterations", "timer", "cold_l2", "results") if name in given
+    ),
     format=_known("format", values.format, FORMATS),
     output=values.output,
     top=parsing.positive("top", values.top, example=DEFAULT_TOP),
     resume=values.resume,
     table=values.table,
+    results=values.results,
   )
 
 
@@ -388,6 +396,12 @@ def _define() -> absl_flags.FlagValues:
     "table",
     None,
     "Add the tuned tiles to this table instead of the user's cache. Of --task=tune.",
+  )
+  string(
+    "results",
+    None,
+    "Add the measured times, each with its peers' and its environment, to this JSON file; a row "
+    "of the same device and arguments is replaced. Of --task=run, GPU only.",
   )
   string("format", "table", f"One of {', '.join(FORMATS)}.")
   string("output", None, "Write the result to this file, all of it or nothing; left out: stdout.")

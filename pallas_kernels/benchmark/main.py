@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
-  from pallas_kernels.benchmark import flags, output, render, tasks
+  from pallas_kernels.benchmark import flags, output, render, results, tasks
 
   options = flags.parse(arguments)
   if options is None:
@@ -47,6 +47,9 @@ def _main(arguments: Sequence[str]) -> int:
   output.write(render.render(report, options.format), options.output)
   if options.output is not None:
     _say(f"wrote {options.output}")
+  if options.results is not None:
+    count = results.update(options.results, report.environment, report.results)
+    _say(f"{options.results}: {len(report.results)} of its {count} rows are of this run")
   return EXIT_CHECK_FAILED if report.failed else EXIT_FINE
 
 

@@ -6,7 +6,10 @@ Rows are what JSON and CSV hold; blocks are what the table and Markdown show.
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+  from pallas_kernels.benchmark.results import Result
 
 SCHEMA = 1
 
@@ -132,11 +135,19 @@ class Record(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-  """What a task returns."""
+  """What a task returns.
+
+  Attributes:
+    environment: The facts that it depends on.
+    rows: For programs.
+    blocks: For people.
+    results: Measured times that `--results` keeps.
+  """
 
   environment: Mapping[str, Any]
   rows: tuple[Record, ...]
   blocks: tuple[Block, ...]
+  results: "tuple[Result, ...]" = ()
 
   @property
   def failed(self) -> bool:

@@ -70,6 +70,66 @@ def test_run_reports_the_median_and_what_it_was_taken_from(pretended_gpu, capsys
   assert peer["predicted_us"] is None
 
 
+def run_into(path, *more):
+  shared = ["--task=run", SHAPE, TILE, "--implementation=interpret", "--peers=xla"]
+  return main.main([*shared, f"--results={path}", *more])
+
+
+def test_results_are_kept_with_peers_and_environment(pretended_gpu, tmp_path, capsys):
+  path = tmp_path / "kept.json"
+  assert run_into(path) == 0
+  assert "xla 1.000" in capsys.readouterr().out
+  (row,) = json.loads(path.read_text())["rows"]
+  assert (row["kernel"], row["shape"], row["dtype"]) == ("matmul", "m=150,k=64,n=600", "bfloat16")
+  assert (row["measured_us"], row["peers"], row["ratios"]) == (4.0, {"xla": 4.0}, {"xla": 1.0})
+  assert row["check"] == "passed"
+  assert row["environment"]["device_kind"] == "cpu"
+  assert row["environment"]["date"]
+  assert "--peers=xla" in row["arguments"]
+
+
+def test_results_of_the_same_arguments_are_replaced_and_the_rest_stays(pretended_gpu, tmp_path):
+  path = tmp_path / "kept.json"
+  run_into(path)
+  document = json.loads(path.read_text())
+  document["note"] = "by hand"
+  document["rows"][0]["measured_us"] = 99.0
+  path.write_text(json.dumps(document))
+  run_into(path, "--bias")
+  run_into(path)
+  after = json.loads(path.read_text())
+  assert after["note"] == "by hand"
+  assert [(row["options"], row["measured_us"]) for row in after["rows"]] == [
+    ([], 4.0),
+    (["--bias"], 4.0),
+  ]
+
+
+@pytest.mark.parametrize(
+  ("text", "said"),
+  [
+    ("[", "not JSON"),
+    ("[]", "holds no results"),
+    ('{"schema": 1, "rows": [{"kernel": "matmul"}]}', "row 0: expected an object with"),
+    ('{"schema": 1}', "row 0: expected an object with"),
+  ],
+)
+def test_a_file_of_something_else_is_refused_and_left(pretended_gpu, tmp_path, capsys, text, said):
+  path = tmp_path / "kept.json"
+  path.write_text(text)
+  assert run_into(path) == 2
+  assert said in capsys.readouterr().err
+  assert path.read_text() == text
+  assert pretended_gpu == []
+
+
+def test_nothing_is_kept_where_nothing_is_measured(tmp_path, capsys):
+  path = tmp_path / "kept.json"
+  assert run_into(path) == 2
+  assert "--results: nothing is measured on cpu" in capsys.readouterr().err
+  assert not path.exists()
+
+
 def test_compare_runs_every_tile_on_all_of_c_and_times_the_device_that_is_there(
   pretended_gpu, capsys
 ):

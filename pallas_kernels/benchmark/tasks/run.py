@@ -1,13 +1,15 @@
 """`--task=run`: one implementation on the whole problem, checked, and measured on a GPU."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import hw_profiles
 from pallas_kernels.benchmark import cells, commands, environment, jobs, plans, runner
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import Options
-from pallas_kernels.benchmark.ops.op import Config
+from pallas_kernels.benchmark.ops.op import Config, option_flags
+from pallas_kernels.benchmark.results import Result
 from pallas_kernels.benchmark.rows import Block, Report, Row
 from pallas_kernels.benchmark.workload import Workload
 
@@ -44,11 +46,54 @@ def run(options: Options) -> Report:
   _refuse_if_nothing_runs(options, [case.job for case in cases if case.job.peer is None])
   outcomes = jobs.execute(options, [case.job for case in cases])
   rows = tuple(_row(options, case, outcome) for case, outcome in zip(cases, outcomes, strict=True))
+  results = _results(options, cases, rows)
   return Report(
     environment=environment.describe(with_device=True),
     rows=rows,
-    blocks=(_block(rows, _trust(cases)),),
+    blocks=(_block(rows, results, _trust(cases)),),
+    results=tuple(result for result in results if result is not None),
   )
+
+
+def _results(
+  options: Options, cases: Sequence[_Case], rows: Sequence[Row]
+) -> tuple[Result | None, ...]:
+  """Each kernel's measured time beside its workload's peers; None where there is no time."""
+  peers: dict[Workload, dict[str, float]] = {}
+  for case, row in zip(cases, rows, strict=True):
+    if case.job.peer is not None and row.measured_us is not None:
+      peers.setdefault(case.job.workload, {})[case.job.peer] = row.measured_us
+
+  def result(case: _Case, row: Row) -> Result | None:
+    workload = case.job.workload
+    if case.job.peer is not None or row.measured_us is None:
+      return None
+    beside = peers.get(workload, {})
+    return Result(
+      kernel=row.kernel,
+      shape=row.shape,
+      dtype=row.dtype,
+      options=tuple(option_flags(workload.options)),
+      tile=row.tile,
+      implementation=row.implementation,
+      measured_us=row.measured_us,
+      peers=beside,
+      predicted_us=row.predicted_us,
+      check=row.check,
+      worst_bound_fraction=row.details.get("worst_bound_fraction"),
+      timer=options.timer,
+      iterations=options.iterations,
+      cold_l2=options.cold_l2,
+      arguments=commands.rerun(
+        options,
+        workload,
+        tile=case.job.tile,
+        implementation=options.implementation,
+        peer=",".join(beside) or None,
+      ),
+    )
+
+  return tuple(map(result, cases, rows))
 
 
 def _refuse_if_nothing_runs(options: Options, kernels: list[jobs.Job]) -> None:
@@ -154,7 +199,9 @@ def _trust(cases: list[_Case]) -> tuple[str, ...]:
   return (plans.WELL_TUNED, *told) if told else ()
 
 
-def _block(rows: tuple[Row, ...], trust: tuple[str, ...]) -> Block:
+def _block(
+  rows: tuple[Row, ...], results: tuple[Result | None, ...], trust: tuple[str, ...]
+) -> Block:
   header = (
     "problem",
     "checked with",
@@ -165,6 +212,7 @@ def _block(rows: tuple[Row, ...], trust: tuple[str, ...]) -> Block:
     "measured us",
     "TFLOP/s",
     "GB/s",
+    "against peers",
     "predicted us",
   )
   table = tuple(
@@ -178,13 +226,18 @@ def _block(rows: tuple[Row, ...], trust: tuple[str, ...]) -> Block:
       cells.number(row.measured_us),
       cells.number(row.details.get("measured_tflop_per_s")),
       cells.number(row.details.get("measured_once_through_gbyte_per_s"), 0),
+      "-"
+      if result is None or not result.peers
+      else ", ".join(f"{name} {ratio:.3f}" for name, ratio in result.ratios.items()),
       cells.number(row.predicted_us),
     )
-    for row in rows
+    for row, result in zip(rows, results, strict=True)
   )
   lines = [cells.CHECK_LEGEND]
   if any(row.measured_us is not None for row in rows):
     lines.append("GB/s: operands read once and the result written once, in the measured time")
+  if any(result is not None and result.peers for result in results):
+    lines.append("against peers: a peer's time over this one, above 1 where this one is faster")
   lines += trust
   # a note that many rows share is said once
   lines += dict.fromkeys(note for row in rows for note in row.notes)
