@@ -11,7 +11,7 @@ from hw_profiles.attention.decode_schedules import (
   WARP_SPECIALIZED,
   DecodeSchedule,
 )
-from hw_profiles.planner.plan import Schedule, choose
+from hw_profiles.planner.plan import Schedule, plan, schedules
 from hw_profiles.planner.ranking import candidates_that_fit
 from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.registry import resolve
@@ -102,6 +102,7 @@ def decode_num_splits(
     ValueError: there is no such profile or schedule.
   """
   device = resolve(profile)
-  chosen = choose(DECODE_ATTENTION, problem, config, device, schedule).schedule
+  planned = plan(problem, config, device, schedule=schedule)
+  (chosen,) = schedules(DECODE_ATTENTION, device, planned.schedule)
   assert isinstance(chosen, DecodeSchedule)
   return chosen.num_splits(problem, config, device)

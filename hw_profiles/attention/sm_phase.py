@@ -4,9 +4,8 @@ import dataclasses
 
 from hw_profiles.arguments import ceil_div
 from hw_profiles.attention.block_visits import CoreLoad
-from hw_profiles.cost.device_time import DeviceTime
+from hw_profiles.cost.device_time import DeviceTime, device_time, unknown_rates
 from hw_profiles.cost.sm_time import Arithmetic, SmAmounts, resource_times_us
-from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.profile import GpuProfile, known
 
 
@@ -80,10 +79,12 @@ def sm_phases_time(
   for streamed_bytes in streamed_passes:
     for totals in (times_us, set_by_us):
       totals["dram"] = totals.get("dram", 0.0) + streamed_bytes / _dram_rate(gpu) * 1e6
-  return DeviceTime(
-    times_us=FrozenMap(times_us),
-    total_us=sum(set_by_us.values()),
+  return device_time(
+    times_us,
+    sum(set_by_us.values()),
     bound=max(set_by_us, key=lambda name: set_by_us[name]),
+    # the launches of further kernels are known, and part of the total
+    unknown=unknown_rates(gpu, l2="l2_bandwidth_bytes_per_s", launch="launch_overhead_us"),
   )
 
 

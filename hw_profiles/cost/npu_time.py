@@ -132,14 +132,13 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
   busy = {pipe: rounds * (work.steps * step[pipe] + once[pipe]) for pipe in step}
   listed = [pipe for pipe in _CUBE_PIPES if work.core != "AIV"]
   listed += [pipe for pipe in _VECTOR_PIPES if step[pipe] or once[pipe]]
+  launch_us = npu.launch_overhead_us + (npu.mixed_launch_us if work.core == "mixed" else 0.0)
   times_us = {
     **{pipe: busy[pipe] for pipe in listed},
     "hbm": hbm_us,
-    "launch": npu.launch_overhead_us,
+    "launch": launch_us,
   }
-  total_us = (
-    npu.launch_overhead_us + fill_us + max(rounds * tile_us, hbm_us) + (rest_us if rounds else 0.0)
-  )
+  total_us = launch_us + fill_us + max(rounds * tile_us, hbm_us) + (rest_us if rounds else 0.0)
   return device_time(times_us, total_us)
 
 

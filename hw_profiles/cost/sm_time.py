@@ -5,7 +5,7 @@ import math
 from typing import Literal
 
 from hw_profiles.arguments import ceil_div
-from hw_profiles.cost.device_time import DeviceTime, device_time
+from hw_profiles.cost.device_time import DeviceTime, device_time, unknown_rates
 from hw_profiles.profile import GpuProfile, known
 
 Arithmetic = Literal["tensor_cores", "cuda_cores"]
@@ -80,7 +80,8 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   pipeline, cf. `pipeline`). DRAM serves all SMs together, at its sustained
   bandwidth or at bytes in flight / latency if that is less.
 
-  Nothing is charged for a number that the profile does not know (None).
+  Nothing is charged for a number that the profile does not know (None): its
+  resource is among `unknown` and not in `times_us`.
 
   An epilogue's parts follow one another. Epilogues delay the next tile of a
   block; blocks that share an SM hide each other's but for the last.
@@ -127,7 +128,8 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   fill_us = latency_us + step["l2"] if steps else 0.0
   fills = 1 if work.persistent else ceil_div(rounds, blocks)
   total_us = times_us["launch"] + fills * fill_us + max(overlapped.values()) + times_us["epilogue"]
-  return device_time(times_us, total_us)
+  unknown = unknown_rates(gpu, l2="l2_bandwidth_bytes_per_s", launch="launch_overhead_us")
+  return device_time(times_us, total_us, unknown=unknown)
 
 
 def resource_times_us(

@@ -8,7 +8,7 @@ what they load.
 import dataclasses
 
 from hw_profiles.arguments import ceil_div
-from hw_profiles.cost.device_time import DeviceTime, device_time
+from hw_profiles.cost.device_time import DeviceTime, device_time, unknown_rates
 from hw_profiles.cost.sm_time import SmAmounts, resource_times_us
 from hw_profiles.profile import GpuProfile, NpuProfile, known
 
@@ -95,7 +95,8 @@ def sm_stream_time(gpu: GpuProfile, passes: tuple[SmPass, ...]) -> DeviceTime:
   launches = len(passes)
   launch_us = launches * gpu.stream_launch_us + max(launches - 1, 0) * gpu.launch_gap_us
   times_us = {**totals, "latency": latency_total_us, "launch": launch_us}
-  return device_time(times_us, launch_us + total_us)
+  unknown = unknown_rates(gpu, l2="l2_bandwidth_bytes_per_s")
+  return device_time(times_us, launch_us + total_us, unknown=unknown)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,15 +32,10 @@ def assumptions(
   if time_assumptions is not None:
     return (*time_assumptions, *op_assumptions, *evidence)
   of_device = _gpu(device) if isinstance(device, GpuProfile) else _npu(device)
-  launch = (
-    "host time is not counted"
-    if device.launch_overhead_us is None
-    else f"a launch takes {device.launch_overhead_us:g} us of device time, nothing of the host's"
-  )
   return (
     *of_device,
     *op_assumptions,
-    launch,
+    launch_assumption(device),
     *_not_charged(device),
     *evidence,
   )
@@ -55,6 +50,31 @@ def beyond_measured(
   return (
     f"outside the evidence: {time_us:,.1f} us, where the measured times of {op} on {device.name}"
     f" are {error.shortest_us:,.1f} to {error.longest_us:,.1f} us",
+  )
+
+
+@functools.lru_cache(maxsize=64)
+def launch_assumption(device: GpuProfile | NpuProfile) -> str:
+  """What starting each kind of kernel is charged: why ops differ in "launch"."""
+
+  def charged(field: str) -> str:
+    found = device.source(field)
+    if found.value is None:
+      return "an unknown time, taken as nothing,"
+    return f"{found.value:g} us ({found.confidence})"
+
+  if isinstance(device, GpuProfile):
+    return (
+      "launch, of device time alone: a kernel of tiles and stages (matmul, attention)"
+      f" {charged('launch_overhead_us')}, with its barriers and ramp; one that streams (row-wise,"
+      f" and passes beside others) {charged('stream_launch_us')}, and"
+      f" {charged('launch_gap_us')} after the kernel that it waits for"
+    )
+  return (
+    "launch, of device time alone: cube cores (matmul)"
+    f" {charged('launch_overhead_us')}, vector cores with them (attention, an activation)"
+    f" {charged('mixed_launch_us')} more, vector cores alone (row-wise)"
+    f" {charged('vector_launch_us')}"
   )
 
 

@@ -142,8 +142,7 @@ class OpModel(Protocol[_Problem, _Config]):
   def gpu_schedules(self) -> Sequence[ScheduleModel[_Problem, _Config, GpuProfile]]:
     """On an SM, in order of preference; empty: not planned there.
 
-    The planner takes the first that the device, the dtype and the shape of the
-    tile allow.
+    The planner takes the fastest that runs the tile, the first of equals.
     """
     ...
 

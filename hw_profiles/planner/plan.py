@@ -1,7 +1,7 @@
 """`plan`: one problem, one tile configuration, one device."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from hw_profiles.capacity.buffers import Shortfall
@@ -12,7 +12,14 @@ from hw_profiles.cost.wave import wave
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.planner import remedy
 from hw_profiles.planner.assumptions import assumptions, beyond_measured
-from hw_profiles.planner.op_model import ConfigT, OpModel, ProblemT, ScheduleModel
+from hw_profiles.planner.op_model import (
+  ConfigT,
+  Demand,
+  Execution,
+  OpModel,
+  ProblemT,
+  ScheduleModel,
+)
 from hw_profiles.planner.op_registry import model_of, op_name
 from hw_profiles.planner.tile_plan import TilePlan
 from hw_profiles.profile import GpuProfile, NpuProfile
@@ -32,12 +39,12 @@ class Choice:
   Attributes:
     schedule: The op's model of it.
     shortfalls: Why the tile does not run so; empty if it does.
-    notes: Why this one, where the planner chose.
+    refusals: Why the others do not run it, a sentence each, where the planner chose.
   """
 
   schedule: ScheduleModel[Any, Any, Any]
   shortfalls: tuple[Shortfall, ...]
-  notes: tuple[str, ...] = ()
+  refusals: tuple[str, ...] = ()
 
 
 def schedules(
@@ -69,31 +76,43 @@ def schedules(
 
 def choose(
   model: OpModel[Any, Any], problem: Any, config: Any, device: Device, requested: Schedule
-) -> Choice:
-  """The first schedule that takes the problem and the shape of the tile, else the last.
+) -> tuple[Choice, ...]:
+  """Every schedule that runs the tile; where none does, the one that is nearest to it.
+
+  The nearest is the first whose dtypes and shapes allow the tile, so that only
+  memory is short, else the last.
 
   Raises:
     ValueError: see `schedules`.
   """
-  *preferred, last = schedules(model, device, requested)
-  refused: list[str] = []
-  for schedule in preferred:
-    found = schedule.unsupported(problem, device) or schedule.shortfalls(problem, config, device)
-    obstacle = next((x.statement for x in found if x.kind != "capacity"), None)
-    if obstacle is None:
-      why = "the first that takes the dtype and the shape of the tile"
-      return Choice(schedule, found, (f"schedule: {schedule.NAME}, as {why}",))
-    refused.append(f"{schedule.NAME} does not: {obstacle}")
-  notes = (f"schedule: {last.NAME}, as {'; '.join(refused)}",) if preferred else ()
-  return Choice(last, _shortfalls(last, problem, config, device), notes)
+  possible = schedules(model, device, requested)
+  refused = tuple(
+    Choice(schedule, _shortfalls(schedule, problem, config, device)) for schedule in possible
+  )
+  running = tuple(choice for choice in refused if not choice.shortfalls)
+  if running:
+    why = _refusals(choice for choice in refused if choice.shortfalls)
+    return tuple(dataclasses.replace(choice, refusals=why) for choice in running)
+  nearest = next(
+    (x for x in refused if all(found.kind == "capacity" for found in x.shortfalls)), refused[-1]
+  )
+  why = _refusals(choice for choice in refused if choice is not nearest)
+  return (dataclasses.replace(nearest, refusals=why),)
+
+
+def _refusals(refused: Iterable[Choice]) -> tuple[str, ...]:
+  """A sentence for each schedule that does not run the tile; the first obstacle is enough."""
+  return tuple(
+    f"{choice.schedule.NAME} does not: {choice.shortfalls[0].statement}" for choice in refused
+  )
 
 
 def _shortfalls(
   schedule: ScheduleModel[Any, Any, Any], problem: Any, config: Any, device: Device
 ) -> tuple[Shortfall, ...]:
-  return (
-    *schedule.unsupported(problem, device),
-    *schedule.shortfalls(problem, config, device),
+  # what a schedule cannot do with any tile it need not be asked of this one
+  return tuple(schedule.unsupported(problem, device)) or tuple(
+    schedule.shortfalls(problem, config, device)
   )
 
 
@@ -117,8 +136,9 @@ def plan(
       TMA producer and wgmma consumers, compute capability 9.0 and 16-bit
       operands) or "multistage" (all warps copy and compute; any GPU); on Ascend
       "cube". Attention has the same two on NVIDIA, on Ascend "cube_vector".
-      "auto" takes the first that the device, the dtype and the shape of
-      the tile allow, and says so in the notes.
+      "auto" takes the fastest of those that run the tile, the earlier of
+      equals, and says in the notes what the others take or why they do not run
+      it. Where none does, the plan is of the first that only lacks memory.
 
   Raises:
     ValueError: an argument is of the wrong kind, or the device has no such
@@ -128,30 +148,95 @@ def plan(
   if not isinstance(config, model.config_class):
     raise ValueError(f"config={config!r}: expected a {model.config_class.__name__}")
   device = resolve(profile)
-  choice = choose(model, problem, config, device, schedule)
-  return plan_choice(model, problem, config, device, choice, requested=schedule)
+  choices = choose(model, problem, config, device, schedule)
+  return plan_choices(model, problem, config, device, choices, requested=schedule)
 
 
-def plan_choice(
+def plan_choices(
   model: OpModel[ProblemT, ConfigT],
   problem: ProblemT,
   config: ConfigT,
   device: Device,
-  choice: Choice,
+  choices: tuple[Choice, ...],
   *,
   requested: Schedule,
 ) -> TilePlan[ProblemT, ConfigT]:
-  """`plan` from the schedule chosen on; `requested` is what a remedy is checked with."""
-  demand = choice.schedule.demand(problem, config, device)
+  """`plan` from `choose` on: the fastest of the choices, or the one that does not run."""
+  if choices[0].shortfalls:
+    (choice,) = choices
+    return _refused(model, problem, config, device, choice, requested)
+  runs = [_run(choice, problem, config, device) for choice in choices]
+  # of equals the first, which the op prefers
+  fastest = min(runs, key=lambda run: run.time.total_us)
+  time, execution = fastest.time, fastest.execution
   op = op_name(problem)
   error = recorded_error(op, device)
-  # what is said of a tile whether it fits or not
-  common: dict[str, Any] = {
+  return TilePlan(
+    **_common(problem, config, device, fastest.choice, fastest.demand, requested),
+    fits=True,
+    reason="",
+    binding=execution.binding,
+    resident_blocks=execution.resident_blocks,
+    residency=execution.residency,
+    traffic_bytes=execution.traffic_bytes,
+    waves=execution.waves.waves,
+    tail_efficiency=execution.waves.tail_efficiency,
+    times_us=time.times_us,
+    unknown_us=time.unknown,
+    predicted_us=time.total_us,
+    bound=time.bound,
+    notes=(
+      *_why(fastest, runs),
+      *fastest.demand.notes,
+      *execution.notes,
+      *beyond_measured(device, op=op, error=error, time_us=time.total_us),
+    ),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+  """A tile as one schedule runs it."""
+
+  choice: Choice
+  demand: Demand
+  execution: Execution
+  time: DeviceTime
+
+
+def _run(choice: Choice, problem: Any, config: Any, device: Device) -> _Run:
+  demand = choice.schedule.demand(problem, config, device)
+  execution = demand.execution()
+  return _Run(choice, demand, execution, _time(device, execution.work))
+
+
+def _why(fastest: _Run, runs: list[_Run]) -> tuple[str, ...]:
+  """Which schedule is priced, and what the others take or lack; nothing where there is one."""
+  name, refusals = fastest.choice.schedule.NAME, fastest.choice.refusals
+  slower = [
+    f"{run.choice.schedule.NAME} takes {run.time.total_us:,.1f} us"
+    for run in runs
+    if run is not fastest
+  ]
+  if slower:
+    said = "; ".join((*slower, *refusals))
+    return (f"schedule: {name}, the fastest that runs the tile; {said}",)
+  return (f"schedule: {name}, as {'; '.join(refusals)}",) if refusals else ()
+
+
+def _common(
+  problem: Any, config: Any, device: Device, choice: Choice, demand: Demand, requested: Schedule
+) -> dict[str, Any]:
+  """What is said of a tile whether it fits or not."""
+  op = op_name(problem)
+  error = recorded_error(op, device)
+  return {
     "problem": problem,
     "config": config,
     "profile": device.name,
     "vendor": device.vendor,
     "schedule": choice.schedule.NAME,
+    "requested_schedule": requested,
     "shortfall_kinds": tuple(dict.fromkeys(x.kind for x in choice.shortfalls)),
     "buffers": demand.buffers,
     "traffic": demand.traffic,
@@ -166,52 +251,47 @@ def plan_choice(
     ),
     "model_error": None if error is None else error.median_absolute_relative_error,
   }
-  if choice.shortfalls:
-    waves = wave(programs=demand.tiles, cores=demand.cores)
-    return TilePlan(
-      **common,
-      fits=False,
-      reason=remedy.reason(
-        config,
-        choice.shortfalls,
-        model.tile_fields(problem, config),
-        lambda other: choose(model, problem, other, device, requested).shortfalls,
-      ),
-      binding=tuple(dict.fromkeys(x.resource for x in choice.shortfalls)),
-      resident_blocks=0,
-      residency=None,
-      traffic_bytes=FrozenMap(),
-      waves=waves.waves,
-      tail_efficiency=waves.tail_efficiency,
-      times_us=FrozenMap(),
-      predicted_us=None,
-      bound="",
-      notes=(
-        *choice.notes,
-        *demand.notes,
-        *_other_schedules(model, problem, config, device, choice),
-      ),
-    )
-  execution = demand.execution()
-  time = _time(device, execution.work)
+
+
+def _refused(
+  model: OpModel[ProblemT, ConfigT],
+  problem: ProblemT,
+  config: ConfigT,
+  device: Device,
+  choice: Choice,
+  requested: Schedule,
+) -> TilePlan[ProblemT, ConfigT]:
+  """The plan of a tile that does not run."""
+  demand = choice.schedule.demand(problem, config, device)
+  waves = wave(programs=demand.tiles, cores=demand.cores)
+  # where memory is what is short, the largest that fits is that of the needs stated
+  lacks_memory = all(x.kind == "capacity" for x in choice.shortfalls)
+  checked = choice.schedule.NAME if lacks_memory else requested
+  nearest = f"schedule: {choice.schedule.NAME}, the nearest to running the tile"
+  chosen = (f"{nearest}; {'; '.join(choice.refusals)}",) if choice.refusals else ()
   return TilePlan(
-    **common,
-    fits=True,
-    reason="",
-    binding=execution.binding,
-    resident_blocks=execution.resident_blocks,
-    residency=execution.residency,
-    traffic_bytes=execution.traffic_bytes,
-    waves=execution.waves.waves,
-    tail_efficiency=execution.waves.tail_efficiency,
-    times_us=time.times_us,
-    predicted_us=time.total_us,
-    bound=time.bound,
+    **_common(problem, config, device, choice, demand, requested),
+    fits=False,
+    reason=remedy.reason(
+      config,
+      choice.shortfalls,
+      model.tile_fields(problem, config),
+      lambda other: choose(model, problem, other, device, checked)[0].shortfalls,
+    ),
+    binding=tuple(dict.fromkeys(x.resource for x in choice.shortfalls)),
+    resident_blocks=0,
+    residency=None,
+    traffic_bytes=FrozenMap(),
+    waves=waves.waves,
+    tail_efficiency=waves.tail_efficiency,
+    times_us=FrozenMap(),
+    unknown_us=FrozenMap(),
+    predicted_us=None,
+    bound="",
     notes=(
-      *choice.notes,
+      *chosen,
       *demand.notes,
-      *execution.notes,
-      *beyond_measured(device, op=op, error=error, time_us=time.total_us),
+      *_other_schedules(model, problem, config, device, choice),
     ),
   )
 

@@ -1,19 +1,18 @@
 """`rank`: the candidate tiles of a problem, fastest first."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from hw_profiles.arguments import at_least
 from hw_profiles.planner.op_model import ConfigT, OpModel, ProblemT
 from hw_profiles.planner.op_registry import model_of
 from hw_profiles.planner.plan import (
-  Choice,
   Device,
   Schedule,
   choose,
   plan,
-  plan_choice,
+  plan_choices,
   schedules,
 )
 from hw_profiles.planner.tile_plan import TilePlan
@@ -29,33 +28,53 @@ def candidates_that_fit(
 ) -> tuple[Any, ...]:
   """The configs that the op's model thinks worth comparing, less those that do not fit.
 
-  "auto" takes the candidates of the first schedule that does the problem's
-  dtype on the device.
+  "auto" takes those of every schedule that does the problem's dtype on the device.
 
   Raises:
     ValueError: there is no such op, profile or schedule.
   """
   model, device = model_of(problem), resolve(profile)
-  return tuple(config for config, _ in _fitting(model, problem, device, schedule))
+  return tuple(
+    config
+    for config in offered(model, problem, device, schedule)
+    if not choose(model, problem, config, device, schedule)[0].shortfalls
+  )
 
 
-def _fitting(
+def offered(
   model: OpModel[ProblemT, ConfigT], problem: ProblemT, device: Device, schedule: Schedule
-) -> Iterator[tuple[ConfigT, Choice]]:
-  """Candidates that fit, with the schedule each would be planned with."""
-  for config, choice in _offered(model, problem, device, schedule):
-    if not choice.shortfalls:
-      yield config, choice
+) -> dict[ConfigT, tuple[str, ...]]:
+  """The op's candidates, each with the schedules it is offered for.
 
-
-def _offered(
-  model: OpModel[ProblemT, ConfigT], problem: ProblemT, device: Device, schedule: Schedule
-) -> Iterator[tuple[ConfigT, Choice]]:
-  """Candidates, fit or not, with the schedule each would be planned with."""
+  Of the schedule that is asked for, or of each that "auto" may take; where none
+  does the problem's dtype, those of the last.
+  """
   possible = schedules(model, device, schedule)
-  preferred = next((x for x in possible if not x.unsupported(problem, device)), possible[-1])
-  for config in model.candidates(problem, device, preferred.NAME):
-    yield config, choose(model, problem, config, device, schedule)
+  able = [x for x in possible if not x.unsupported(problem, device)] or possible[-1:]
+  found: dict[ConfigT, tuple[str, ...]] = {}
+  for one in able:
+    for config in model.candidates(problem, device, one.NAME):
+      found[config] = (*found.get(config, ()), one.NAME)
+  return found
+
+
+def _ranked_as_offered(
+  model: OpModel[ProblemT, ConfigT], problem: ProblemT, device: Device, schedule: Schedule
+) -> list[TilePlan[ProblemT, ConfigT]]:
+  """Plans of the op's candidates that fit; of all of them where none does.
+
+  A tile that "auto" runs fastest as a schedule which does not offer it is left
+  out: that schedule has the like among its own candidates, and a reason for
+  not offering this one that the time model does not have.
+  """
+  names = offered(model, problem, device, schedule)
+  choices = {x: choose(model, problem, x, device, schedule) for x in names}
+  fitting = {x: found for x, found in choices.items() if not found[0].shortfalls}
+  plans = [
+    plan_choices(model, problem, config, device, found, requested=schedule)
+    for config, found in (fitting or choices).items()
+  ]
+  return [x for x in plans if x.schedule in names[x.config]] or plans
 
 
 def _order(tile_plan: TilePlan[Any, Any]) -> tuple[bool, float, int, int, str]:
@@ -110,7 +129,8 @@ def rank(
   power.
 
   Of the op's own candidates those that do not fit are left out, unless none
-  does: then they are returned, each with the reason. Given candidates come
+  does: then they are returned, each with the reason. With "auto" they are those
+  of every schedule, each planned with the one that runs it fastest. Given candidates come
   back whether they fit or not, those that do not last; `top` counts both. The
   order is the same on every run.
 
@@ -130,17 +150,10 @@ def rank(
   device = resolve(profile)
   if candidates is None:
     model = model_of(problem)
-    choices = tuple(_fitting(model, problem, device, schedule)) or tuple(
-      _offered(model, problem, device, schedule)
-    )
-    planned = (
-      plan_choice(model, problem, config, device, choice, requested=schedule)
-      for config, choice in choices
-    )
+    plans = _ranked_as_offered(model, problem, device, schedule)
   else:
     if not isinstance(candidates, Iterable) or isinstance(candidates, str | bytes):
       raise ValueError(f"candidates={candidates!r}: expected configs in a list, or None")
-    planned = (plan(problem, config, device, schedule=schedule) for config in candidates)
-  plans = sorted(planned, key=_order)
-  plans = _least_traffic_of_the_fastest_first(plans)
+    plans = [plan(problem, config, device, schedule=schedule) for config in candidates]
+  plans = _least_traffic_of_the_fastest_first(sorted(plans, key=_order))
   return plans if top is None else plans[:top]

@@ -24,6 +24,7 @@ class TilePlan(Generic[ProblemT, ConfigT]):
     vendor: "nvidia" or "huawei".
     schedule: How the kernel works; for a matmul "warp_specialized" or
       "multistage" on an SM, "cube" on Ascend.
+    requested_schedule: What was asked for: its name, or "auto".
     fits: Whether the tile runs.
     reason: Why it does not, with the nearest config that would; empty if it fits.
     shortfall_kinds: What kinds of reason there are, each once; empty if it fits.
@@ -46,8 +47,10 @@ class TilePlan(Generic[ProblemT, ConfigT]):
     waves: Rounds in which the device works through the tiles, `resident_blocks`
       an SM (one an Ascend core) at a time.
     tail_efficiency: Share of the places in those rounds that has a tile.
-    times_us: Busy time of each resource; resources overlap, so they do not add
-      up. Empty without a fit.
+    times_us: Busy time of each resource whose rate is known; resources overlap, so
+      they do not add up. Empty without a fit.
+    unknown_us: Resources that the estimate charges nothing for, as the profile does
+      not know their rate: the field, and why there is no number.
     predicted_us: Estimated device time; None without a fit.
     bound: The resource of `times_us` that sets the time; empty without a fit.
     notes: Padding, fallbacks, placement.
@@ -62,6 +65,7 @@ class TilePlan(Generic[ProblemT, ConfigT]):
   profile: str
   vendor: str
   schedule: str
+  requested_schedule: str
   fits: bool
   reason: str
   shortfall_kinds: tuple[ShortfallKind, ...]
@@ -75,6 +79,7 @@ class TilePlan(Generic[ProblemT, ConfigT]):
   waves: int
   tail_efficiency: float
   times_us: FrozenMap[str, float]
+  unknown_us: FrozenMap[str, str]
   predicted_us: float | None
   bound: str
   notes: tuple[str, ...]

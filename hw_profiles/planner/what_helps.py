@@ -6,7 +6,8 @@ from typing import Any
 
 from hw_profiles.planner.ideal import without_limit
 from hw_profiles.planner.op_registry import model_of
-from hw_profiles.planner.plan import Choice, Device, choose, plan, plan_choice, schedules
+from hw_profiles.planner.plan import Device, choose, plan, plan_choices, schedules
+from hw_profiles.planner.ranking import offered
 from hw_profiles.planner.tile_plan import TilePlan
 from hw_profiles.registry import resolve
 
@@ -21,7 +22,8 @@ class Change:
   """One change, and the plan with it.
 
   Attributes:
-    what: "num_stages=4", "schedule=multistage", or "dram" without its limit.
+    what: "num_stages=4", with "as multistage" where that changes the schedule that
+      "auto" takes; "schedule=multistage"; or "dram" without its limit.
     predicted_us: With the change.
     gain: 1 - time with / time without; None where there was no fit before.
     bound: What sets the time then.
@@ -80,8 +82,10 @@ def what_helps(tile_plan: TilePlan[Any, Any], profile: str | Device | None = Non
   """Tries every change of one field of the tile, and each resource without its limit.
 
   A field takes the values that the op's candidates have for it, and its own
-  value doubled and halved; another schedule that takes the tile counts as a
-  change, too. Each trial is a plan: some 50 for a matmul, a few milliseconds.
+  value doubled and halved. A plan that was asked for with a schedule keeps it,
+  and another schedule that takes the tile counts as a change, too; with "auto"
+  each change is priced with the schedule that suits it. Each trial is a plan:
+  some 50 for a matmul, a few milliseconds.
 
   Args:
     tile_plan: What `plan` or `rank` returned.
@@ -123,23 +127,27 @@ def _planned_changes(
 ) -> Iterator[tuple[str, TilePlan[Any, Any]]]:
   """Every change of one field, or of the schedule, that fits, with its plan."""
   model, problem = model_of(tile_plan.problem), tile_plan.problem
+  requested = tile_plan.requested_schedule
   for name, value in _variations(tile_plan, device):
     try:
       config = dataclasses.replace(tile_plan.config, **{name: value})
     except ValueError:  # the config refuses the value
       continue
-    choice: Choice = choose(model, problem, config, device, tile_plan.schedule)
-    if not choice.shortfalls:
-      changed = plan_choice(model, problem, config, device, choice, requested=tile_plan.schedule)
-      yield f"{name}={value}", changed
-  for other in schedules(model, device, "auto"):
-    if tile_plan.schedule == other.NAME:
+    choices = choose(model, problem, config, device, requested)
+    if not choices[0].shortfalls:
+      changed = plan_choices(model, problem, config, device, choices, requested=requested)
+      other = changed.schedule != tile_plan.schedule
+      yield f"{name}={value}{f' as {changed.schedule}' if other else ''}", changed
+  if requested == "auto":  # the schedule is the fastest already
+    return
+  for schedule in schedules(model, device, "auto"):
+    if tile_plan.schedule == schedule.NAME:
       continue
-    choice = choose(model, problem, tile_plan.config, device, other.NAME)
-    if not choice.shortfalls:
+    choices = choose(model, problem, tile_plan.config, device, schedule.NAME)
+    if not choices[0].shortfalls:
       yield (
-        f"schedule={other.NAME}",
-        plan_choice(model, problem, tile_plan.config, device, choice, requested=other.NAME),
+        f"schedule={schedule.NAME}",
+        plan_choices(model, problem, tile_plan.config, device, choices, requested=schedule.NAME),
       )
 
 
@@ -148,8 +156,7 @@ def _variations(tile_plan: TilePlan[Any, Any], device: Device) -> Iterator[tuple
   model, config = model_of(tile_plan.problem), tile_plan.config
   known = model.tile_fields(tile_plan.problem, config)
   # also raises where the plan names a schedule that the op does not have here
-  (schedule,) = schedules(model, device, tile_plan.schedule)
-  candidates = tuple(model.candidates(tile_plan.problem, device, schedule.NAME))
+  candidates = offered(model, tile_plan.problem, device, tile_plan.requested_schedule)
   for field in dataclasses.fields(config):
     current = known[field.name].value if field.name in known else getattr(config, field.name)
     if isinstance(current, bool) or not isinstance(current, int):

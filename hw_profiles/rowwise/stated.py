@@ -25,7 +25,8 @@ def sm_assumptions(gpu: GpuProfile) -> tuple[str, ...]:
     else f"L2 bandwidth: {_UNKNOWN}",
     f"DRAM answers in {gpu.dram_latency_ns:.0f} ns ({gpu.source('dram_latency_ns').confidence})",
     f"a launch takes {launch.value:g} us of device time beside its loads ({launch.confidence}),"
-    f" {gap.value:g} us pass between launches that depend on one another ({gap.confidence})",
+    f" {gap.value:g} us pass between launches that depend on one another ({gap.confidence});"
+    " kernels of tiles and stages, as of matmul, are charged more",
   )
 
 
@@ -40,7 +41,8 @@ def aiv_assumptions(npu: NpuProfile) -> tuple[str, ...]:
     f"a copy of less than {FULL_RATE_TRANSFER_BYTES // 1024} KiB takes as long as one of that;"
     f" runs in GM that begin off {npu.gm_alignment_bytes} B reach {100 * UNALIGNED_RATE:.0f} % of"
     " a core's rate",
-    f"a launch takes {launch.value:g} us of device time ({launch.confidence})",
+    f"a launch of vector cores takes {launch.value:g} us of device time ({launch.confidence}),"
+    f" less than one of cube cores, {npu.launch_overhead_us:g} us",
   )
 
 

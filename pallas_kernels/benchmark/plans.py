@@ -1,8 +1,11 @@
 """What the planner says of the kernel that runs, as fields of a row and as cells."""
 
+import dataclasses
+import functools
 from typing import Any
 
 import hw_profiles
+from hw_profiles.cost.arithmetic import multiply_rate
 from hw_profiles.planner.op_registry import op_name
 from hw_profiles.validation import recorded
 from pallas_kernels.benchmark import cells
@@ -36,6 +39,50 @@ def plan(
   if running is not None and running.profile == profile:
     return running
   return workload.op.plan(workload.problem(), tile, profile)
+
+
+@dataclasses.dataclass(frozen=True)
+class Floor:
+  """What no kernel is faster than on a device.
+
+  Attributes:
+    time_us: The longer of arithmetic and memory at their data-sheet peaks.
+    flops: Of the problem's matrix products; 0 where it has none.
+    sentence: The two times, and what they are of.
+  """
+
+  time_us: float
+  flops: int
+  sentence: str
+
+
+@functools.lru_cache(maxsize=256)
+def floor(workload: Workload, profile: str) -> Floor:
+  """Each operand read once, each result written once, each product at the peak of its dtype."""
+  device, problem = hw_profiles.get_profile(profile), workload.problem()
+  moved = workload.op.once_through_bytes(workload.shape, workload.dtype, workload.options)
+  memory_us = moved / device.memory_bandwidth_bytes_per_s * 1e6
+  memory = (
+    f"{cells.mib(moved)} MiB moved once {memory_us:,.1f} us"
+    f" ({device.memory_bandwidth_bytes_per_s / 1e12:.2f} TB/s)"
+  )
+  flops: int = getattr(problem, "flops", 0)
+  peak = _peak_flops(problem, device) if flops else None
+  if peak is None:
+    return Floor(memory_us, 0, memory)
+  arithmetic_us = flops / peak * 1e6
+  arithmetic = f"{flops / 1e9:,.1f} GFLOP take {arithmetic_us:,.1f} us ({peak / 1e12:,.1f} TFLOP/s)"
+  return Floor(max(arithmetic_us, memory_us), flops, f"{arithmetic}, {memory}")
+
+
+def _peak_flops(
+  problem: Any, device: hw_profiles.GpuProfile | hw_profiles.NpuProfile
+) -> float | None:
+  """Of what multiplies the problem's operands; None where the device has nothing that does."""
+  if isinstance(device, hw_profiles.NpuProfile):
+    return device.peak_flops.get(problem.dtype)
+  rate = multiply_rate(problem.dtype, device)
+  return None if rate is None else rate.flops_per_s
 
 
 def fields(workload: Workload, verdict: hw_profiles.TilePlan, tile: Config) -> dict[str, Any]:

@@ -41,9 +41,12 @@ def test_run_says_it_too(capsys):
 
 def test_plan_starts_with_every_tile_the_best_of_a_profile_first(capsys):
   text = table_of(capsys, "--task=plan", "--profile=h100_sxm,ascend_910b3")
-  summary = text.split("\n\n")[1].splitlines()
+  _, first, *blocks = text.split("\n\n")
+  summary = first.splitlines()
   assert summary[0] == "matmul m=1024,k=4096,n=12288 bfloat16"
-  cells = [line.replace(" *", "").split() for line in summary[3:] if line.startswith(("h100", "a"))]
+  cells = [
+    line.replace(" *", "").split() for line in summary[3:] if line.startswith(("h100", "asc"))
+  ]
   profiles = [line[0] for line in cells]
   assert profiles == sorted(profiles, reverse=True)
   for profile in ("h100_sxm", "ascend_910b3"):
@@ -51,7 +54,15 @@ def test_plan_starts_with_every_tile_the_best_of_a_profile_first(capsys):
     fitting = [float(time) for time in times if time != "-"]
     assert fitting == sorted(fitting)
     assert times[len(fitting) :] == ["-"] * (len(times) - len(fitting))
-    assert sum(line.startswith(profile) and " * " in line for line in summary) == 1
+    lines = [line for line in summary if line.startswith(profile)]
+    assert [" * " in line for line in lines] == [True] + [False] * (len(lines) - 1)
+  # each tile follows in the same order
+  details = [block.splitlines()[0] for block in blocks if "needed KiB" in block]
+  assert [title.rpartition(", ")[2] for title in details] == [
+    f"{line[1]} on {line[0]}" for line in cells
+  ]
+  # 103.1 GFLOP at 989.4 TFLOP/s, 128 MiB at 3.35 TB/s
+  assert "at the peaks of h100_sxm: 103.1 GFLOP take 104.2 us (989.4 TFLOP/s), 128 MiB" in first
 
 
 def test_plan_says_an_assumption_once_a_profile_in_lines_that_fit_a_terminal(capsys):

@@ -303,9 +303,13 @@ def test_a_tile_beyond_any_single_field_names_one_that_fits():
 
 
 def test_multistage_would_fit_is_said_where_the_epilogue_is_what_is_too_much():
-  plan = hw.plan(FFN, hw.MatmulConfig(128, 128, 64, 7), "h100")
+  config = hw.MatmulConfig(128, 128, 64, 7)
+  plan = hw.plan(FFN, config, "h100", schedule="warp_specialized")
   assert not plan.fits
   assert "schedule='multistage' would fit this tile" in plan.notes
+  priced = hw.plan(FFN, config, "h100")
+  assert (priced.fits, priced.schedule) == (True, "multistage")
+  assert priced.notes[0].startswith("schedule: multistage, as warp_specialized does not: shared")
 
 
 _SUGGESTION = re.compile(r"(largest|smallest) (\w+) that fits is (\d+)(?:$|;)")
@@ -498,3 +502,82 @@ def test_schedules_of_the_other_vendor_are_refused():
     ValueError, match=r"schedule='multistage': matmul on ascend_910b3 is planned as"
   ):
     hw.plan(FFN, HOPPER, "910b3", schedule="multistage")
+
+
+@pytest.mark.parametrize(
+  ("problem", "config"),
+  [
+    (FFN, hw.MatmulConfig(64, 64, 32, 1)),
+    (FFN, HOPPER),
+    (FFN, hw.MatmulConfig(128, 128, 64, 2)),
+    (hw.AttentionProblem(2, 4096, 4096, 32, 8), hw.AttentionConfig(64, 64, 1)),
+    (hw.AttentionProblem(2, 4096, 4096, 32, 8), hw.AttentionConfig(128, 128, 2)),
+    (hw.DecodeProblem(1, 8192, 32, 8), hw.DecodeConfig(128)),
+  ],
+  ids=lambda x: x.describe() if hasattr(x, "describe") else type(x).__name__,
+)
+def test_auto_prices_the_fastest_schedule_that_runs_the_tile(problem, config):
+  of_each = {
+    name: hw.plan(problem, config, "h200", schedule=name)
+    for name in ("warp_specialized", "multistage")
+  }
+  assert all(plan.fits for plan in of_each.values())
+  auto = hw.plan(problem, config, "h200")
+  fastest = min(of_each.values(), key=lambda plan: plan.predicted_us)
+  assert (auto.schedule, auto.predicted_us) == (fastest.schedule, fastest.predicted_us)
+  (slower,) = (plan for plan in of_each.values() if plan is not fastest)
+  # an explicit schedule is priced as asked for, and "auto" says what the other takes
+  assert slower.requested_schedule == slower.schedule != auto.schedule
+  assert auto.notes[0] == (
+    f"schedule: {fastest.schedule}, the fastest that runs the tile;"
+    f" {slower.schedule} takes {slower.predicted_us:,.1f} us"
+  )
+
+
+@pytest.mark.parametrize("op", ["matmul", "attention", "decode"])
+def test_ranking_compares_the_tiles_of_all_schedules(op):
+  problem = {
+    "matmul": FFN,
+    "attention": hw.AttentionProblem(1, 1024, 1024, 8),
+    "decode": hw.DecodeProblem(4, 4096, 32, 8),
+  }[op]
+  of_each = [hw.rank(problem, "h200", schedule=x) for x in ("warp_specialized", "multistage")]
+  auto = hw.rank(problem, "h200", top=None)
+  best = min(plans[0].predicted_us for plans in of_each)
+  assert min(plan.predicted_us for plan in auto) <= best
+  # each is what `plan` says of the tile, and none comes twice
+  assert auto[:5] == [hw.plan(problem, plan.config, "h200") for plan in auto[:5]]
+  assert len({plan.config for plan in auto}) == len(auto)
+
+
+@pytest.mark.parametrize("profile", ["b200", "a100_sxm4_80gb", "h200_sxm"])
+def test_rates_that_no_source_gives_are_unknown_and_not_zero(profile):
+  gpu = hw.get_profile(profile)
+  fields = {"l2": "l2_bandwidth_bytes_per_s", "launch": "launch_overhead_us"}
+  attention = hw.AttentionProblem(1, 1024, 1024, 8, backward=True)
+  for problem in (FFN, attention, hw.DecodeProblem(4, 4096, 32, 8), hw.SwigluProblem(1024, 4096)):
+    plan = hw.rank(problem, profile, top=1)[0]
+    unknown = {
+      resource: f"{field}: {gpu.source(field).source}"
+      for resource, field in fields.items()
+      # what streams has a launch of its own, which is known
+      if getattr(gpu, field) is None and (resource == "l2" or plan.schedule != "streaming")
+    }
+    assert dict(plan.unknown_us) == unknown
+    assert not unknown.keys() & plan.times_us.keys()
+    assert plan.bound in plan.times_us
+    assert all(time > 0 for name, time in plan.times_us.items() if name in fields)
+
+
+def test_launches_of_ops_that_differ_are_told_apart():
+  for profile, problems in (
+    ("h200_sxm", (FFN, hw.AttentionProblem(1, 1024, 1024, 8), hw.SwigluProblem(1024, 4096))),
+    ("ascend_910b3", (FFN, dataclasses.replace(FFN, activation="silu"))),
+  ):
+    device = hw.get_profile(profile)
+    for problem in problems:
+      plan = hw.rank(problem, profile, top=1)[0]
+      said = next(text for text in plan.assumptions if "launch" in text)
+      assert f"{plan.times_us['launch']:g} us" in said or (
+        f"{device.launch_overhead_us:g} us" in said and f"{device.mixed_launch_us:g} us" in said
+      )

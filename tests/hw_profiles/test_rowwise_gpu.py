@@ -272,10 +272,11 @@ def test_any_config_is_planned_at_once(config):
   for problem, profile in itertools.product(OPS, (H200, "ascend_950pr")):
     taken = []
     for _ in range(3):
-      start = time.perf_counter()
+      start = time.process_time()
       hw.plan(problem, config, profile)
-      taken.append(time.perf_counter() - start)
-    # several times what the slowest takes; a search step by step would not end
+      taken.append(time.process_time() - start)
+    # of processor time, so that a busy machine does not fail it: several times what the slowest
+    # takes; a search step by step would not end
     assert min(taken) < 0.1
 
 

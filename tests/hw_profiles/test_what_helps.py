@@ -33,9 +33,11 @@ def test_every_change_is_a_plan_of_its_own(problem, profile):
     assert times[-1] <= planned.predicted_us * (1 + 1e-12)
     if found.tile is None:
       continue
-    name, _, value = found.tile.what.partition("=")
+    change, _, schedule = found.tile.what.partition(" as ")
+    name, _, value = change.partition("=")
     config = dataclasses.replace(planned.config, **{name: int(value)})
-    again = hw.plan(problem, config, profile, schedule=planned.schedule)
+    again = hw.plan(problem, config, profile)
+    assert again.schedule == (schedule or planned.schedule)
     assert again == found.tile.plan
     assert found.tile.gain == 1 - again.predicted_us / planned.predicted_us > 0.02
 
@@ -60,13 +62,20 @@ def test_no_single_change_is_better_than_the_one_named():
 
 def test_another_schedule_counts_as_a_change():
   # one stage and one small tile an SM suit no persistent kernel
-  planned = hw.plan(FFN, hw.MatmulConfig(64, 64, 32, 1), "h200_sxm")
-  assert planned.schedule == "warp_specialized"
+  config = hw.MatmulConfig(64, 64, 32, 1)
+  planned = hw.plan(FFN, config, "h200_sxm", schedule="warp_specialized")
   found = hw.what_helps(planned)
   assert found.tile.what == "schedule=multistage"
   again = hw.plan(FFN, planned.config, "h200_sxm", schedule="multistage")
   assert found.tile.predicted_us == again.predicted_us
   assert found.tile.plan.schedule == "multistage"
+  # "auto" has made it already, and says which schedule a further change of the tile takes
+  auto = hw.plan(FFN, config, "h200_sxm")
+  assert (auto.schedule, auto.predicted_us) == ("multistage", again.predicted_us)
+  assert not hw.what_helps(auto).tile.what.startswith("schedule=")
+  deeper = hw.plan(FFN, hw.MatmulConfig(128, 256, 32, 1), "h200_sxm")
+  assert deeper.schedule == "multistage"
+  assert hw.what_helps(deeper).tile.what == "num_stages=4 as warp_specialized"
 
 
 def test_without_the_bounding_resource_another_binds():

@@ -1,7 +1,7 @@
 """`--task=plan`: the planner's whole verdict on each tile and profile. Loads no JAX.
 
 For people: first every tile of a problem in one table, then what the estimates
-of each profile rest on, said once, then each tile's buffers and times.
+of each profile rest on, said once, then each tile's buffers and times, in the order of the table.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ def run(options: Options) -> Report:
     blocks=(
       *(_summary(workload, planned, helped) for workload, planned in cases),
       *_assumptions(everything),
-      *(_detail(one, helped) for one in everything),
+      *(_detail(one, helped) for _, planned in cases for one in _best_first(planned)),
     ),
   )
 
@@ -84,6 +84,8 @@ def _row(options: Options, planned: _Planned, helped: bool) -> Row:
       "tail_efficiency": verdict.tail_efficiency,
       "tier_traffic_bytes": dict(verdict.traffic_bytes),
       "times_us": dict(verdict.times_us),
+      "unknown_us": dict(verdict.unknown_us),
+      "floor_us": plans.floor(workload, verdict.profile).time_us,
       "what_helps": _what_helps(planned.helps) if helped else None,
       "assumptions": verdict.assumptions,
       "model_error": _model_error(workload, verdict.profile),
@@ -117,18 +119,24 @@ def _model_error(workload: Workload, profile: str) -> dict[str, Any] | None:
   }
 
 
-def _summary(workload: Workload, planned: list[_Planned], helped: bool) -> Block:
-  """Every tile, profile by profile, the quickest first and what does not fit last."""
+def _best_first(planned: list[_Planned]) -> list[_Planned]:
+  """Profile by profile: the planner's pick, then the quickest, and last what does not fit."""
   profiles = list(dict.fromkeys(one.verdict.profile for one in planned))
 
-  def order(one: _Planned) -> tuple[int, bool, float]:
+  def order(one: _Planned) -> tuple[int, bool, bool, float]:
     predicted_us = one.verdict.predicted_us
     return (
       profiles.index(one.verdict.profile),
+      not one.picked,
       not one.verdict.fits,
       math.inf if predicted_us is None else predicted_us,
     )
 
+  return sorted(planned, key=order)
+
+
+def _summary(workload: Workload, planned: list[_Planned], helped: bool) -> Block:
+  """Every tile in a line, and what no tile can be faster than."""
   header = (
     "profile",
     "tile",
@@ -142,6 +150,7 @@ def _summary(workload: Workload, planned: list[_Planned], helped: bool) -> Block
   lines = [f"{cells.tile_legend(workload.op.config_class)}; {plans.WELL_TUNED}"]
   if any(one.picked for one in planned):
     lines.append(plans.RANKED_FIRST_LEGEND)
+  lines += _floors(workload, planned)
   return Block(
     title=workload.name,
     header=header,
@@ -156,19 +165,37 @@ def _summary(workload: Workload, planned: list[_Planned], helped: bool) -> Block
         cells.mib(workload.op.traffic_bytes(one.verdict)),
         _most_help(one) if helped else "-",
       )
-      for one in sorted(planned, key=order)
+      for one in _best_first(planned)
     ),
     numeric=frozenset({"predicted us", "traffic MiB"}),
     lines=tuple(lines),
   )
 
 
+def _floors(workload: Workload, planned: list[_Planned]) -> list[str]:
+  """Of each profile: how long arithmetic and memory take at their peaks, and what the best is."""
+  best_us: dict[str, float | None] = {}
+  for one in planned:
+    found, name = one.verdict.predicted_us, one.verdict.profile
+    known = [time for time in (best_us.get(name), found) if time is not None]
+    best_us[name] = min(known, default=None)
+  lines = []
+  for name, time_us in best_us.items():
+    floor = plans.floor(workload, name)
+    line = f"at the peaks of {name}: {floor.sentence}"
+    if time_us:
+      line += f"; the best tile here reaches {floor.time_us / time_us:.0%} of that"
+    lines.append(line.replace("%", " %"))
+  return lines
+
+
 def _most_help(planned: _Planned) -> str:
-  """The one change of the tile that helps most, and by how much."""
+  """The one change of the tile that helps most, and by how much; the schedule follows it."""
   change = planned.helps.tile
   if change is None:
     return "-"
-  return change.what if change.gain is None else f"{change.what} {-100 * change.gain:+.0f} %"
+  what = change.what.partition(" as ")[0]
+  return what if change.gain is None else f"{what} {-100 * change.gain:+.0f} %"
 
 
 def _assumptions(planned: list[_Planned]) -> list[Block]:
@@ -191,6 +218,15 @@ def _assumptions(planned: list[_Planned]) -> list[Block]:
   ]
 
 
+def _predicted(planned: _Planned) -> str:
+  """The estimate, also as a rate where the op has one."""
+  verdict = planned.verdict
+  assert verdict.predicted_us is not None
+  flops = plans.floor(planned.workload, verdict.profile).flops
+  rate = f", {flops / verdict.predicted_us / 1e6:,.0f} TFLOP/s" if flops else ""
+  return f"predicted: {verdict.predicted_us:,.1f} us (estimate){rate}, bound by {verdict.bound}"
+
+
 def _detail(planned: _Planned, helped: bool) -> Block:
   """Buffers as a table, the rest as lines."""
   workload, verdict = planned.workload, planned.verdict
@@ -203,10 +239,12 @@ def _detail(planned: _Planned, helped: bool) -> Block:
   lines += workload.op.describe_plan(verdict)
   lines.append("traffic by tier, MiB: " + cells.pairs(verdict.traffic_bytes, cells.MIB))
   if verdict.predicted_us is not None:
+    busy = [cells.pairs(verdict.times_us), *(f"{name} unknown" for name in verdict.unknown_us)]
+    lines.append(f"busy, us: {', '.join(busy)}")
     lines += [
-      "busy, us: " + cells.pairs(verdict.times_us),
-      f"predicted: {verdict.predicted_us:,.1f} us (estimate), bound by {verdict.bound}",
+      f"unknown, and charged nothing: {name}, {why}" for name, why in verdict.unknown_us.items()
     ]
+    lines.append(_predicted(planned))
   if helped:
     lines += planned.helps.sentences()
   lines += [f"note: {note}" for note in verdict.notes]
