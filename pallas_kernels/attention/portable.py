@@ -23,9 +23,10 @@ from pallas_kernels import sharding
 from pallas_kernels.attention import schedule, softmax
 from pallas_kernels.attention.blocks import kernel_body, store_block, store_vector
 from pallas_kernels.attention.operands import AttentionOperands
-from pallas_kernels.attention.query_tiles import QueryTiles, as_stored
+from pallas_kernels.attention.query_tiles import QueryTiles
 from pallas_kernels.attention.rule import AttentionRule
 from pallas_kernels.attention.softmax import SoftmaxState
+from pallas_kernels.attention.tiles import as_stored
 
 
 def default_warps(rows: int) -> int:
@@ -112,10 +113,10 @@ def _tile(
   q = tiles.load_rows(refs.query, sizes.head_dim, program)
 
   def visit(block: Any, state: SoftmaxState, masked: bool) -> SoftmaxState:
-    keys = program.keys(block, pair.block_kv)
+    keys = tiles.walked(block)
     k = tiles.load_keys(refs.key, sizes.head_dim, keys, program, masked=masked)
     v = tiles.load_keys(refs.value, sizes.value_dim, keys, program, masked=masked)
-    scores = pair.scores(q, k, refs.bias, program.queries, keys, masked=masked)
+    scores = pair.scores(q, k, refs.bias, program.rows, keys, masked=masked)
     visible = tiles.visible(program, keys) if masked else None
     if visible is not None:
       scores = jnp.where(visible, scores, jnp.full_like(scores, -jnp.inf))

@@ -29,12 +29,12 @@ from hw_profiles.attention.passes import (
 from pallas_kernels import sharding
 from pallas_kernels.attention import schedule, softmax
 from pallas_kernels.attention.blocks import kernel_body, load_vector, store_block
-from pallas_kernels.attention.key_tiles import KeyProgram, KeyTiles, masked_weights
+from pallas_kernels.attention.key_tiles import KeyTiles, masked_weights
 from pallas_kernels.attention.operands import AttentionOperands, Upstream
-from pallas_kernels.attention.pairs import Side
 from pallas_kernels.attention.portable import compiler_params, default_warps, is_spec
-from pallas_kernels.attention.query_tiles import QueryTiles, as_stored
+from pallas_kernels.attention.query_tiles import QueryTiles
 from pallas_kernels.attention.rule import AttentionRule
+from pallas_kernels.attention.tiles import Program, as_stored
 
 
 def query_gradient(
@@ -108,10 +108,10 @@ def _query_tile(
   stored = softmax.stored_exponent(residual)
 
   def visit(block: Any, acc: jax.Array, masked: bool) -> jax.Array:
-    keys = program.keys(block, pair.block_kv)
+    keys = tiles.walked(block)
     k = tiles.load_keys(refs.key, sizes.head_dim, keys, program, masked=masked)
     v = tiles.load_keys(refs.value, sizes.value_dim, keys, program, masked=masked)
-    scores = pair.scores(q, k, refs.bias, program.queries, keys, masked=masked)
+    scores = pair.scores(q, k, refs.bias, program.rows, keys, masked=masked)
     visible = tiles.visible(program, keys) if masked else None
     weights = softmax.weights_again(scores, stored[:, None], exponent=pair.logits.exponent)
     d_scores = softmax.score_gradient(
@@ -215,7 +215,7 @@ def _key_tile(
 
 def _add_queries(
   tiles: KeyTiles,
-  program: KeyProgram,
+  program: Program,
   upstream: Upstream,
   kept: tuple[jax.Array, jax.Array],
   member: Any,
@@ -227,13 +227,13 @@ def _add_queries(
   """What a block of queries of one head adds to dK / scale and dV."""
   pair, sizes, refs = tiles.pair, tiles.sizes, program.refs
   k, v = kept
-  queries = Side(block * pair.block_q, block * pair.block_q)
+  queries = tiles.walked(block)
   at: tuple[Any, ...] = (member, queries, program)
   q = tiles.load_queries(refs.query, sizes.head_dim, *at, masked=masked)
   d_out = tiles.load_queries(upstream.d_out, sizes.value_dim, *at, masked=masked)
   residual = tiles.load_numbers(upstream.residual, *at, masked=masked)
   delta = tiles.load_numbers(upstream.delta, *at, masked=masked)
-  scores = pair.scores(q, k, refs.bias, queries, program.keys, masked=True, lead=(member,))
+  scores = pair.scores(q, k, refs.bias, queries, program.rows, masked=True, lead=(member,))
   visible = tiles.visible(program, queries, member) if masked else None
   weights = softmax.weights_again(
     scores,

@@ -24,8 +24,8 @@ from pallas_kernels.attention.key_tiles import masked_weights
 from pallas_kernels.attention.operands import AttentionOperands, Upstream
 from pallas_kernels.attention.pairs import PairRule, Side, pair_rule
 from pallas_kernels.attention.portable import compiler_params, default_warps
-from pallas_kernels.attention.query_tiles import as_stored
 from pallas_kernels.attention.rule import AttentionRule
+from pallas_kernels.attention.tiles import as_stored
 
 
 class _BiasTile(NamedTuple):
