@@ -8,13 +8,11 @@ import hw_profiles
 from hw_profiles import MatmulConfig, MatmulProblem
 from pallas_kernels.benchmark.ops.gemm import (
   FLOAT_DTYPES,
-  RUNNING,
+  FloatOptions,
   GemmOp,
   MatmulShape,
   interpreted_chunk,
-  optional_dtype,
 )
-from pallas_kernels.benchmark.ops.matmul import rounds_operands
 from pallas_kernels.benchmark.ops.op import Function, Operands, numpy_dtype, option
 from pallas_kernels.benchmark.ops.verdict import Verdict, unjudged, verdict
 
@@ -23,25 +21,10 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GatedMatmulOptions:
+class GatedMatmulOptions(FloatOptions):
   """The options of `pallas_kernels.gated_matmul` that are flags."""
 
   activation: str = option("silu", "Applied after the reduction", choices=hw_profiles.ACTIVATIONS)
-  out_dtype: str | None = option(
-    None, "Result dtype; left out: the operands'", choices=FLOAT_DTYPES
-  )
-  intermediate_dtype: str | None = option(
-    None, "Rounding of the product before the activation", choices=FLOAT_DTYPES, tasks=RUNNING
-  )
-  precision: str | None = option(
-    None,
-    "For float32 operands, a jax.lax.Precision; left out: float32 accuracy, never TF32",
-    choices=("default", "high", "highest"),
-    tasks=RUNNING,
-  )
-  batch_invariant: bool = option(
-    False, "A row's bits may not depend on the other rows.", tasks=RUNNING
-  )
 
 
 class GatedMatmul(GemmOp[GatedMatmulOptions]):
@@ -59,6 +42,7 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
   options_class = GatedMatmulOptions
   dtypes = FLOAT_DTYPES
   peers = ("xla",)
+  matrices = 2
 
   # --- the planner's side
 
@@ -72,12 +56,8 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
       out_dtype=options.out_dtype,
       activation=options.activation,
       batch=shape.products,
-      products=2,
+      products=self.matrices,
     )
-
-  def flops(self, shape: MatmulShape) -> int:
-    """4·batch·m·n·k: two products."""
-    return 4 * shape.products * shape.m * shape.n * shape.k
 
   # --- operands
 
@@ -112,10 +92,7 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
     """gated_matmul(x, w_gate, w_up, ...)."""
     return operands, {
       "activation": options.activation,
-      "intermediate_dtype": optional_dtype(options.intermediate_dtype),
-      "out_dtype": optional_dtype(options.out_dtype),
-      "precision": options.precision,
-      "batch_invariant": options.batch_invariant,
+      **options.arguments(),
     }
 
   def peer(self, name: str, options: GatedMatmulOptions) -> Function:
@@ -132,7 +109,7 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
         full = jnp.matmul(
           x,
           weight,
-          precision=options.precision or ("highest" if x.dtype == jnp.float32 else None),
+          precision=options.xla_precision(x.dtype),
           preferred_element_type=intermediate_dtype,
         )
         return full.astype(jnp.float32)
@@ -160,7 +137,7 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
     assert gate is not None
     assert up is not None
     dtype = x.dtype.name
-    if (reason := rounds_operands(dtype, options.precision, platform)) is not None:
+    if (reason := options.why_unjudged(dtype, platform)) is not None:
       return unjudged(reason)
     return verdict(
       reference.check_gated_matmul(

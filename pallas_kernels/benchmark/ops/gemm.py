@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import hw_profiles
 from hw_profiles import MatmulConfig, MatmulProblem
 from pallas_kernels.benchmark import cells
-from pallas_kernels.benchmark.ops.op import Function, Op, Shape, numpy_dtype
+from pallas_kernels.benchmark.ops.op import Function, Op, Shape, numpy_dtype, option
 
 if TYPE_CHECKING:
   import pallas_kernels
@@ -40,6 +40,52 @@ class MatmulShape(Shape):
     return () if self.batch is None else (self.batch,)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FloatOptions:
+  """The options that are flags of the products of float operands."""
+
+  out_dtype: str | None = option(
+    None, "Result dtype; left out: the operands'", choices=FLOAT_DTYPES
+  )
+  intermediate_dtype: str | None = option(
+    None, "Rounding of the product before the activation", choices=FLOAT_DTYPES, tasks=RUNNING
+  )
+  precision: str | None = option(
+    None,
+    "For float32 operands, a jax.lax.Precision; left out: float32 accuracy, never TF32",
+    choices=("default", "high", "highest"),
+    tasks=RUNNING,
+  )
+  batch_invariant: bool = option(
+    False, "A row's bits may not depend on the other rows.", tasks=RUNNING
+  )
+
+  def arguments(self) -> dict[str, Any]:
+    """These options as the public functions take them."""
+    return {
+      "intermediate_dtype": optional_dtype(self.intermediate_dtype),
+      "out_dtype": optional_dtype(self.out_dtype),
+      "precision": self.precision,
+      "batch_invariant": self.batch_invariant,
+    }
+
+  def xla_precision(self, dtype: Any) -> str | None:
+    """What plain JAX is asked for: float32 accuracy of float32 operands, as the kernels give it.
+
+    XLA's default on a GPU would be TF32, another computation.
+    """
+    return self.precision or ("highest" if numpy_dtype("float32") == dtype else None)
+
+  def why_unjudged(self, dtype: str, platform: str) -> str | None:
+    """Why no bound is known where the operands themselves may be rounded; None: they are not."""
+    if platform == "gpu" and dtype == "float32" and self.precision in ("default", "high"):
+      return (
+        f"precision={self.precision} lets a GPU round float32 operands to TF32, and the bound is "
+        "for operands as they are"
+      )
+    return None
+
+
 # The up-projection of Qwen3-8B's feed-forward block for 1024 tokens.
 QWEN_UP_PROJECTION = MatmulShape(m=1024, k=4096, n=12288)
 
@@ -51,6 +97,8 @@ class GemmOp(Op[MatmulShape, MatmulConfig, O]):
   default_shape = QWEN_UP_PROJECTION
   config_class = MatmulConfig
   tasks: tuple[str, ...] = ("compare", "run", "plan", "tune")
+  # of B for each A
+  matrices = 1
 
   # --- the planner's side
 
@@ -71,6 +119,10 @@ class GemmOp(Op[MatmulShape, MatmulConfig, O]):
       f"C {cells.mib(traffic.c_write_bytes)} = {cells.mib(traffic.total_bytes)} MiB, "
       f"{traffic.intensity:.1f} FLOP/B",
     )
+
+  def flops(self, shape: MatmulShape) -> int:
+    """2·batch·m·n·k of each product: a multiply and an add for each term."""
+    return 2 * self.matrices * shape.products * shape.m * shape.n * shape.k
 
   def traffic_bytes(self, plan: hw_profiles.TilePlan) -> int:
     """A plan's traffic is that of one product."""

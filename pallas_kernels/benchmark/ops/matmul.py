@@ -8,7 +8,7 @@ import hw_profiles
 from hw_profiles import MatmulConfig, MatmulProblem
 from pallas_kernels.benchmark.ops.gemm import (
   FLOAT_DTYPES,
-  RUNNING,
+  FloatOptions,
   GemmOp,
   MatmulShape,
   interpreted_chunk,
@@ -22,27 +22,12 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MatmulOptions:
+class MatmulOptions(FloatOptions):
   """The options of `pallas_kernels.matmul` that are flags."""
 
   bias: bool = option(False, "Add a bias row before the activation.")
   activation: str | None = option(
     None, "Applied after the reduction", choices=hw_profiles.ACTIVATIONS
-  )
-  out_dtype: str | None = option(
-    None, "Result dtype; left out: the operands'", choices=FLOAT_DTYPES
-  )
-  intermediate_dtype: str | None = option(
-    None, "Rounding of the product before the activation", choices=FLOAT_DTYPES, tasks=RUNNING
-  )
-  precision: str | None = option(
-    None,
-    "For float32 operands, a jax.lax.Precision; left out: float32 accuracy, never TF32",
-    choices=("default", "high", "highest"),
-    tasks=RUNNING,
-  )
-  batch_invariant: bool = option(
-    False, "A row's bits may not depend on the other rows.", tasks=RUNNING
   )
 
 
@@ -81,10 +66,6 @@ class Matmul(GemmOp[MatmulOptions]):
       batch=shape.products,
     )
 
-  def flops(self, shape: MatmulShape) -> int:
-    """2·batch·m·n·k: a multiply and an add for each term."""
-    return 2 * shape.products * shape.m * shape.n * shape.k
-
   # --- operands
 
   def operand_shapes(
@@ -122,18 +103,11 @@ class Matmul(GemmOp[MatmulOptions]):
     return (a, b), {
       "bias": bias,
       "activation": options.activation,
-      "intermediate_dtype": optional_dtype(options.intermediate_dtype),
-      "out_dtype": optional_dtype(options.out_dtype),
-      "precision": options.precision,
-      "batch_invariant": options.batch_invariant,
+      **options.arguments(),
     }
 
   def peer(self, name: str, options: MatmulOptions) -> Function:
-    """xla: act(A·B + bias) in plain jax.numpy, compiled by XLA: cuBLAS on a GPU.
-
-    float32 operands ask for float32 accuracy, as the kernels give it; XLA's
-    default on a GPU would be TF32, another computation.
-    """
+    """xla: act(A·B + bias) in plain jax.numpy, compiled by XLA: cuBLAS on a GPU."""
     import jax
     import jax.numpy as jnp
 
@@ -144,7 +118,7 @@ class Matmul(GemmOp[MatmulOptions]):
       x = jnp.matmul(
         a,
         b,
-        precision=options.precision or ("highest" if a.dtype == jnp.float32 else None),
+        precision=options.xla_precision(a.dtype),
         preferred_element_type=out_dtype if plain else jnp.float32,
       )
       if bias is not None:
@@ -174,7 +148,7 @@ class Matmul(GemmOp[MatmulOptions]):
     assert a is not None
     assert b is not None
     dtype = a.dtype.name
-    if (reason := rounds_operands(dtype, options.precision, platform)) is not None:
+    if (reason := options.why_unjudged(dtype, platform)) is not None:
       return unjudged(reason)
     return verdict(
       reference.check_matmul(
@@ -189,16 +163,6 @@ class Matmul(GemmOp[MatmulOptions]):
         accumulate=dispatch.accumulation(ran, dtype, platform),
       )
     )
-
-
-def rounds_operands(dtype: str, precision: str | None, platform: str) -> str | None:
-  """Why no bound is known where the operands themselves may be rounded; None: they are not."""
-  if platform == "gpu" and dtype == "float32" and precision in ("default", "high"):
-    return (
-      f"precision={precision} lets a GPU round float32 operands to TF32, and the bound is for "
-      "operands as they are"
-    )
-  return None
 
 
 MATMUL = Matmul()

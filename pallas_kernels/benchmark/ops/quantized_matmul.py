@@ -58,10 +58,6 @@ class QuantizedMatmul(GemmOp[QuantizedMatmulOptions]):
       scaled=True,
     )
 
-  def flops(self, shape: MatmulShape) -> int:
-    """2·batch·m·n·k: a multiply and an add for each term."""
-    return 2 * shape.products * shape.m * shape.n * shape.k
-
   # --- operands
 
   def operand_shapes(
