@@ -11,8 +11,6 @@ import pytest
 
 import reference
 from pallas_kernels import AttentionConfig, dispatch, flash_attention
-from reference.accumulation import UNIT_ROUNDOFF
-from reference.attention.problem import AttentionProblem
 
 TILE = AttentionConfig(
   16, 16, block_q_dkv=16, block_kv_dkv=16, block_q_dq=16, block_kv_dq=16, num_warps=4
@@ -142,79 +140,6 @@ def assert_inside_bound(
   )
 
 
-def gradient_bounds(
-  case: Case, arrays: dict[str, Any], d_out: Any, implementation: str
-) -> dict[str, np.ndarray]:
-  """How far gradients of query, key, value and bias may be from the exact ones.
-
-  First-order propagation of every rounding, magnitudes instead of signs, and a
-  64th for what is left out. With e the unit roundoff of a float32 sum, u that
-  of the operands' dtype, and bounds λ, ε of logits, residual and output:
-
-      |ΔP| <= η·P,     η = λ + ε_L + 2^-24·(4·|s| + 4·|L| + 16)
-      |ΔdZ| <= P·(e·(Hv + 2)·|dO|·|V|ᵀ + |dO|·ε_O + e·(Hv + 2)·|dO|·|O|)
-               + (η + 2·λ / c + 2^-19)·P·|dP - δ|,     then u·|dZ| where it is rounded
-  """
-  positional, options = split(case, arrays)
-  problem = AttentionProblem.create(*positional, options)
-  exact = reference.flash_attention_exact(*positional, **options)
-  out_error, residual_error = reference.attention_error_bound(
-    *positional,
-    out_dtype=case.dtype,
-    accumulate=accumulates(implementation, case.dtype),
-    **options,
-  )
-  e = UNIT_ROUNDOFF[accumulates(implementation, case.dtype)]
-  e32 = 2.0**-24
-  number = jnp.finfo(case.dtype)
-  u = float(number.eps) / 2
-  tiny = float(number.smallest_subnormal) / 2
-  batch, _, seq_kv, heads, _, size, value_size = case.sizes
-  bounds = {name: np.zeros(arrays[name].shape) for name in ("query", "key", "value")}
-  d_bias = np.zeros((batch, heads, case.sizes[1], seq_kv))
-  upstream = np.asarray(d_out, np.float64)
-  for part in problem.head_rows():
-    q, k, v = problem.operands(part)
-    seen = part.visible
-    residual = exact.residual[part.query_index][:, None]
-    used = np.isfinite(residual)
-    d_o = np.where(seen.any(1)[:, None], np.abs(upstream[part.query_index]), 0.0)
-    signed = np.where(seen.any(1)[:, None], upstream[part.query_index], 0.0)
-    bias = problem.bias_of(part)
-    bias = 0.0 if bias is None else np.asarray(bias, np.float64)
-    z = problem.scale * q @ k.T + bias
-    cap = problem.soft_cap
-    s = z if cap is None else cap * np.tanh(z / cap)
-    p = np.where(seen & used, np.exp(np.where(seen, s, 0.0) - np.where(used, residual, 0.0)), 0.0)
-    lam = e * (size + 3) * abs(problem.scale) * (np.abs(q) @ np.abs(k).T)
-    lam = lam + 3 * e32 * np.abs(bias) + (0.0 if cap is None else 16 * e32 * cap)
-    finite = np.where(used, np.abs(residual), 0.0)
-    l_error = np.where(used, residual_error[part.query_index][:, None], 0.0)
-    eta = lam + l_error + e32 * (4 * np.abs(s) + 4 * finite + 16)
-    d_p = signed @ v.T
-    out = exact.out[part.query_index]
-    delta = np.sum(signed * out, 1, keepdims=True)
-    in_sum = e * (value_size + 2) * (d_o @ np.abs(v).T)
-    in_sum = in_sum + np.sum(d_o * out_error[part.query_index], 1, keepdims=True)
-    in_sum = in_sum + e * (value_size + 2) * np.sum(d_o * np.abs(out), 1, keepdims=True)
-    slope_error = 0.0 if cap is None else 2 * lam / cap
-    d_z = p * np.abs(d_p - delta)
-    off = p * in_sum + (eta + slope_error + 2.0**-19) * d_z
-    d_bias[part.batch, part.head, part.rows] = off + e32 * 64 * d_z
-    off_rounded = np.where(p > 0, off + u * d_z + tiny, 0.0)
-    scale = abs(problem.scale)
-    rows, columns = q.shape[0] * problem.group, seq_kv
-    bounds["query"][part.query_index] = scale * (
-      (off_rounded + e * (columns + 4) * d_z) @ np.abs(k)
-    )
-    bounds["key"][part.key_index] += scale * ((off_rounded + e * (rows + 4) * d_z).T @ np.abs(q))
-    of_p = np.where(p > 0, (eta + u + e * (rows + 4)) * p + tiny, 0.0)
-    bounds["value"][part.key_index] += of_p.T @ d_o
-  if case.bias is not None:
-    bounds["bias"] = reference.gradients.summed_to(d_bias, arrays["bias"].shape)
-  return {name: bound * (1 + 2.0**-6) for name, bound in bounds.items()}
-
-
 def assert_gradients_inside_bound(
   case: Case,
   arrays: dict[str, Any],
@@ -224,25 +149,32 @@ def assert_gradients_inside_bound(
   *,
   d_residual: Any = None,
 ) -> None:
-  """Every gradient is within `gradient_bounds` and its own rounding of the exact one."""
+  """Every gradient is within the derived bound of float64."""
+  bounds = bounded_gradients(case, arrays, d_out, implementation, d_residual=d_residual)
+  for name, gradient in actual.items():
+    assert gradient.dtype == arrays[name].dtype
+    assert_within(name, gradient, bounds[name])
+
+
+def bounded_gradients(
+  case: Case, arrays: dict[str, Any], d_out: Any, implementation: str, *, d_residual: Any = None
+) -> dict[str, reference.Bounded]:
+  """What each gradient may be, not rounded to anything yet."""
   positional, options = split(case, arrays)
-  exact = reference.flash_attention_gradients(
+  bounds = reference.bounded_attention_gradients(
     *positional[:3],
     np.asarray(d_out),
     *positional[3:],
     d_residual=None if d_residual is None else np.asarray(d_residual),
+    accumulate=accumulates(implementation, case.dtype),
     **options,
   )
-  bounds = gradient_bounds(case, arrays, d_out, implementation)
-  for name, gradient in actual.items():
-    assert gradient.dtype == arrays[name].dtype
-    wanted = np.asarray(getattr(exact, name))
-    number = jnp.finfo(gradient.dtype)
-    rounding = float(number.eps) / 2 * np.abs(wanted) + float(number.smallest_subnormal)
-    allowed = bounds[name] + rounding * (1 + 2.0**-6)
-    difference = np.abs(np.asarray(gradient, np.float64) - wanted)
-    worst = np.unravel_index(np.argmax(difference - allowed), wanted.shape)
-    assert np.all(difference <= allowed), (
-      f"d_{name}{list(worst)}: {difference[worst]:.3g} off {wanted[worst]:.3g},"
-      f" allowed {allowed[worst]:.3g}"
-    )
+  return {name: bound for name, bound in bounds._asdict().items() if bound is not None}
+
+
+def assert_within(name: str, gradient: Any, bound: reference.Bounded) -> None:
+  """A gradient is one that `bound`, rounded to its dtype, allows; an error names the operand."""
+  try:
+    reference.assert_within(np.asarray(gradient), bound.round(gradient.dtype))
+  except AssertionError as error:
+    raise AssertionError(f"d_{name}: {error}") from None

@@ -11,7 +11,13 @@ from attention_cases import IMPLEMENTATIONS, quick, tile_for
 from pallas_kernels import decode_attention, flash_attention
 from pallas_kernels.attention.schedule import TileOrder
 
-UNIT = 2.0**-20  # relative: means of a few small numbers in float32
+# Relative, for a mean of at most six small integers whose logits are all 0, so that each weight is
+# 1 and their sum exact: a quotient (a reciprocal within 2 ulp and a product, 5 units of 2^-24) and,
+# where the weights are divided and not the sum, its product with the value (1) and 5 additions. The
+# logarithm of that sum, within 2 ulp and with the product that log2 takes, has fewer. So has the
+# one pair of unequal logits, z and 0: exp(-z) is off by 4 + 7.25·z units, of which the mean
+# 1 / (1 + exp(-z)) keeps exp(-z) / (1 + exp(-z)), 3 units, beside two sums, a product, a quotient.
+UNIT = 11 * 2.0**-24
 
 pytestmark = pytest.mark.parametrize("name", IMPLEMENTATIONS)
 

@@ -1,5 +1,6 @@
 """flash_attention against float64, inside the bound that its sums derive."""
 
+import dataclasses
 import functools
 
 import chex
@@ -126,7 +127,11 @@ def test_the_seeds_example_of_the_online_softmax(name):
   arrays = {"query": q, "key": k, "value": v, "bias": bias, "mask": mask}
   result = quick(case.call(name))(**arrays)
   assert_inside_bound(case, arrays, result, name)
-  np.testing.assert_allclose(np.asarray(result[0])[0, :, 0, 0], [7 / 3, 16 / 6], rtol=2.0**-20)
+  # The weights below the peak, with logarithms rounded to float32, are off by 11 units of 2^-24 at
+  # most, of which their means keep 1.5; two sums of 2 additions each, a product and a quotient (5)
+  np.testing.assert_allclose(
+    np.asarray(result[0])[0, :, 0, 0], [7 / 3, 16 / 6], rtol=12 * 2.0**-24, atol=0
+  )
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -206,8 +211,12 @@ def test_a_batch_of_sequences_is_each_sequence_alone(name, rng):
   case = Case("batch", (3, 20, 20, 2, 1, 16, 16), options={"is_causal": True})
   arrays = case.arrays(rng)
   out, residual = quick(case.call(name))(**arrays)
-  alone = quick(case.call(name))(**{key: x[1:2] for key, x in arrays.items()})
+  one = {key: x[1:2] for key, x in arrays.items()}
+  alone = quick(case.call(name))(**one)
   if name in ("interpret", "triton"):
     chex.assert_trees_all_equal(alone, (out[1:2], residual[1:2]))
   else:
-    chex.assert_trees_all_close(alone, (out[1:2], residual[1:2]), rtol=2.0**-18)
+    # XLA may sum a batch in another order
+    single = dataclasses.replace(case, sizes=(1, *case.sizes[1:]))
+    assert_inside_bound(single, one, alone, name)
+    assert_inside_bound(single, one, (out[1:2], residual[1:2]), name)

@@ -1,5 +1,6 @@
 """flash_attention under JAX's transformations: each must give what the plain calls give."""
 
+import dataclasses
 import functools
 
 import chex
@@ -7,11 +8,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import IMPLEMENTATIONS, Case, quick, tile_for
+from attention_cases import (
+  IMPLEMENTATIONS,
+  Case,
+  accumulates,
+  assert_gradients_inside_bound,
+  assert_inside_bound,
+  assert_within,
+  bounded_gradients,
+  quick,
+  tile_for,
+)
 
+import reference
 from pallas_kernels import DecodeConfig, decode_attention, flash_attention
+from reference.bounded_arrays import bounded_sum, joined
 
-CLOSE = {"rtol": 2.0**-16, "atol": 2.0**-18}  # float32 sums of other shapes
+# What `operands` makes, one example of it.
+CASE = Case("one", (1, 18, 21, 2, 1, 8, 8))
+CAUSAL = dataclasses.replace(CASE, options={"is_causal": True, "causal_alignment": "bottom_right"})
+NAMES = ("query", "key", "value", "bias")
 
 
 def attend(name, **options):
@@ -26,40 +42,53 @@ def operands(rng, *lead, dtype="float32"):
   )
 
 
+def weighted(f, *operands):
+  """Σ f(...)·d_out, whose gradients are those that d_out pulls back; d_out is the last operand."""
+  *rest, d_out = operands
+  return jnp.sum(f(*rest) * d_out)
+
+
+def normal(rng, *shape):
+  return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+
+
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_nested_vmap_and_its_gradient(name, rng):
   # queries mapped twice, keys once, values not at all, and a bias that each example shares
   q, k, v = operands(rng, 2, 3, 1)
   k, v = k[0], v[0, 0]
-  bias = jnp.asarray(rng.standard_normal((3, 1, 2, 1, 21)), jnp.float32)
-  one = attend(name)
+  bias, d_out = normal(rng, 3, 1, 2, 1, 21), normal(rng, *q.shape)
+  inner = jax.vmap(functools.partial(weighted, attend(name)), in_axes=(0, 0, None, 0, 0))
+  outer = jax.vmap(inner, in_axes=(0, None, None, None, 0))
+  grads = quick(jax.grad(lambda *x: outer(*x).sum(), argnums=(0, 1, 2, 3)))(q, k, v, bias, d_out)
 
-  def loss(q, k, v, bias):
-    return jnp.sum(jnp.sin(one(q, k, v, bias)))
-
-  inner = jax.vmap(loss, in_axes=(0, 0, None, 0))
-  outer = jax.vmap(inner, in_axes=(0, None, None, None))
-  grads = quick(jax.grad(lambda *x: outer(*x).sum(), argnums=(0, 1, 2, 3)))(q, k, v, bias)
-
-  xla = attend("xla")
-
-  def loss_of_xla(q, k, v, bias):
-    return sum(jnp.sum(jnp.sin(xla(q[i, j], k[j], v, bias[j]))) for i in range(2) for j in range(3))
-
-  wanted = quick(jax.grad(loss_of_xla, argnums=(0, 1, 2, 3)))(q, k, v, bias)
-  chex.assert_trees_all_close(grads, wanted, **CLOSE)
+  # the same as three calls, one a key, of two sequences; what those share is summed afterwards
+  d_value = []
+  for j in range(3):
+    both = {
+      "query": q[:, j, 0],
+      "key": jnp.broadcast_to(k[j], (2, 21, 1, 8)),
+      "value": jnp.broadcast_to(v, (2, 21, 1, 8)),
+      "bias": bias[j],
+    }
+    bounds = bounded_gradients(CASE, both, d_out[:, j, 0], name)
+    assert_within("query", grads[0][:, j, 0], bounds["query"])
+    assert_within("key", grads[1][j, 0], bounded_sum(bounds["key"], axis=0))
+    assert_within("bias", grads[3][j], bounds["bias"])
+    d_value.append(bounds["value"])
+  every = functools.reduce(functools.partial(joined, axis=0), d_value)
+  assert_within("value", grads[2][0], bounded_sum(every, axis=0))
 
 
 def test_vmap_of_a_gradient_with_a_bias_of_each_example(rng):
   q, k, v = operands(rng, 3, 2)
-  bias = jnp.asarray(rng.standard_normal((3, 1, 1, 18, 21)), jnp.float32)
-  one = attend("xla")
-  gradient = jax.grad(lambda *x: jnp.sum(jnp.sin(one(*x))), argnums=(0, 1, 2, 3))
-  mapped = quick(jax.vmap(gradient))(q, k, v, bias)
-  single = quick(gradient)
+  bias, d_out = normal(rng, 3, 1, 1, 18, 21), normal(rng, *q.shape)
+  gradient = jax.grad(functools.partial(weighted, attend("xla")), argnums=(0, 1, 2, 3))
+  mapped = quick(jax.vmap(gradient))(q, k, v, bias, d_out)
   for i in range(3):
-    alone = single(q[i], k[i], v[i], bias[i])
-    chex.assert_trees_all_close(jax.tree.map(lambda x, i=i: x[i], mapped), alone, **CLOSE)
+    arrays = dict(zip(NAMES, (q[i], k[i], v[i], bias[i]), strict=True))
+    found = dict(zip(NAMES, (x[i] for x in mapped), strict=True))
+    assert_gradients_inside_bound(CASE, arrays, d_out[i], found, "xla")
 
 
 def test_vmap_over_nothing(rng):
@@ -72,16 +101,19 @@ def test_vmap_over_nothing(rng):
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_remat_and_scan_give_the_same_gradient(name, rng):
   q, k, v = operands(rng, 1)
-  one = attend(name, is_causal=True, causal_alignment="bottom_right")
+  d_out = normal(rng, *q.shape)
+  one = attend(name, **CAUSAL.options)
 
   def loss(q):
-    return jnp.sum(jnp.sin(one(q, k, v)))
+    return weighted(one, q, k, v, d_out)
 
   def in_a_scan(q):
     return jax.lax.scan(lambda c, _: (c, jax.checkpoint(loss)(c)), q, None, length=1)[1][0]
 
-  plain, again = quick(lambda q: (jax.grad(loss)(q), jax.grad(in_a_scan)(q)))(q)
-  chex.assert_trees_all_close(plain, again, rtol=2.0**-20, atol=2.0**-22)
+  # XLA fuses the two in other ways, so that they need not have the same bits
+  arrays = dict(zip(NAMES, (q, k, v), strict=False))
+  for found in quick(lambda q: (jax.grad(loss)(q), jax.grad(in_a_scan)(q)))(q):
+    assert_gradients_inside_bound(CAUSAL, arrays, d_out, {"query": found}, name)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -104,7 +136,11 @@ def test_x64_changes_nothing_for_16_bit_operands(name, rng):
   with jax.enable_x64(True):
     wide = quick(both)(arrays)
   chex.assert_trees_all_equal_dtypes(plain, wide)
-  chex.assert_trees_all_close(plain, wide, rtol=2.0**-7, atol=2.0**-12)
+  if name == "xla":
+    # with other integers XLA may choose another program
+    assert_inside_bound(case, arrays, wide, name)
+  else:
+    chex.assert_trees_all_equal(plain, wide)
 
 
 def test_float64_is_computed_in_float64_by_xla(rng):
@@ -153,24 +189,20 @@ def test_shard_map_with_varying_axes_checked(name, rng):
   )
   spec = jax.sharding.PartitionSpec
   q, k, v = operands(rng, len(devices))
-  bias = jnp.asarray(rng.standard_normal((1, 2, 18, 1)), jnp.float32)
-  one = attend(name, is_causal=True, causal_alignment="bottom_right")
+  bias, d_out = normal(rng, 1, 2, 18, 1), normal(rng, *q.shape)
   sharded = jax.shard_map(
-    one,
+    attend(name, **CAUSAL.options),
     mesh=mesh,
     in_specs=(spec("x"), spec("x"), spec("x"), spec()),
     out_specs=spec("x"),
     check_vma=True,
   )
-
-  def loss(f, *operands):
-    return jnp.sum(jnp.sin(f(*operands)))
-
-  argnums = (0, 1, 2, 3)
-  grads = quick(jax.grad(functools.partial(loss, sharded), argnums=argnums))(q, k, v, bias)
-  alone = attend("xla", is_causal=True, causal_alignment="bottom_right")
-  wanted = quick(jax.grad(functools.partial(loss, alone), argnums=argnums))(q, k, v, bias)
-  chex.assert_trees_all_close(grads, wanted, **CLOSE)
+  loss = functools.partial(weighted, sharded)
+  grads = quick(jax.grad(loss, argnums=(0, 1, 2, 3)))(q, k, v, bias, d_out)
+  arrays = dict(zip(NAMES, (q, k, v, bias), strict=True))
+  case = dataclasses.replace(CAUSAL, sizes=(len(devices), *CAUSAL.sizes[1:]))
+  found = dict(zip(NAMES, grads, strict=True))
+  assert_gradients_inside_bound(case, arrays, d_out, found, name)
 
 
 def test_decode_in_shard_map(rng):
@@ -190,8 +222,11 @@ def test_decode_in_shard_map(rng):
     check_vma=True,
   )
   out = quick(sharded)(q, k, v, lengths)
-  wanted = quick(functools.partial(decode_attention, implementation="xla"))(q, k, v, lengths)
-  chex.assert_trees_all_close(out, wanted, **CLOSE)
+  reference.assert_decode_attention_close(
+    *(np.asarray(x) for x in (out, q, k, v, lengths)),
+    num_splits=2,
+    accumulate=accumulates("interpret", "float32"),
+  )
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -200,10 +235,10 @@ def test_export_and_call_again(name, rng):
   # JAX promises no compatibility for Triton's custom call, and wants to hear that it is known
   known = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
   checks = known if name == "triton" else []
-  exported = jax.export.export(jax.jit(attend(name)), disabled_checks=checks)(q, k, v)
+  run = jax.jit(attend(name, return_residual=True))
+  exported = jax.export.export(run, disabled_checks=checks)(q, k, v)
   called = quick(jax.export.deserialize(exported.serialize()).call)(q, k, v)
-  wanted = quick(attend("xla"))(q, k, v)
-  chex.assert_trees_all_close(called, wanted, **CLOSE)
+  assert_inside_bound(CASE, dict(zip(NAMES, (q, k, v), strict=False)), called, name)
 
 
 def test_donated_operands(rng):
@@ -215,11 +250,8 @@ def test_donated_operands(rng):
 
 
 def test_numpy_operands_are_taken(rng):
-  q, k, v = (np.asarray(x) for x in operands(rng, 1))
-  ours = quick(
-    lambda: flash_attention(
-      q, k, v, mask=np.tri(18, 21, dtype=bool), query_seq_lengths=np.array([18])
-    )
-  )()
-  same = quick(lambda *x: flash_attention(*x, is_causal=True, causal_alignment="top_left"))
-  chex.assert_trees_all_close(ours, same(q, k, v), **CLOSE)
+  arrays = {name: np.asarray(x) for name, x in zip(NAMES, operands(rng, 1), strict=False)}
+  arrays["mask"] = np.tri(18, 21, dtype=bool)
+  arrays["query_seq_lengths"] = np.array([18])
+  found = quick(lambda: flash_attention(**arrays, return_residual=True))()
+  assert_inside_bound(CASE, arrays, found, "xla")

@@ -266,16 +266,17 @@ def test_rms_gradients_of_many_programs_and_of_long_rows(name, longest, cores, m
 @pytest.mark.parametrize("name", ROWS)
 def test_the_gradient_of_the_sum_is_added_before_the_rounding(name, rng):
   x, residual, weight, d_out = (normal(rng, *shape) for shape in ((7, 33), (7, 33), (33,), (7, 33)))
-  d_sum = normal(rng, 7, 33) * 64
   (_, total), pull = jax.vjp(
     lambda x, residual: rms_norm(x, weight, residual=residual, implementation=name), x, residual
   )
-  d_x, _ = pull((d_out, d_sum))
-  exact = reference.rms_norm_gradients(*arrays(total, weight, d_out)).x
-  exact = exact + np.asarray(d_sum, np.float64)
-  # one rounding to bfloat16, and float32's far below it
-  off = np.abs(np.asarray(d_x, np.float64) - exact)
-  assert np.all(off <= (2.0**-8 + 2.0**-14) * np.abs(exact) + 2.0**-14)
+  without = reference.bounded_rms_norm_gradients(*arrays(total, weight, d_out)).x
+  # all that is left is what rounding the other gradient would have cut off
+  d_sum = -without.exact.astype(total.dtype)
+  d_x, _ = pull((d_out, jnp.asarray(d_sum)))
+  allowed = without.add(reference.Bounded.of(d_sum)).round(d_x.dtype)
+  reference.assert_within(np.asarray(d_x), allowed)
+  with pytest.raises(AssertionError):
+    reference.assert_within(np.zeros_like(d_sum), allowed)
 
 
 @pytest.mark.parametrize("name", ROWS)
