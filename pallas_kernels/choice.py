@@ -28,6 +28,21 @@ class Choice:
   refused: Mapping[str, str]
   notes: tuple[str, ...] = ()
 
+  def explanation(
+    self, op: str, call: str, device: TargetDevice, *notes: str
+  ) -> dispatch.Explanation:
+    """What `pallas_kernels.explain` says of a call of `op`, with further notes."""
+    return dispatch.Explanation(
+      op=op,
+      call=call,
+      device=device.kind,
+      implementation=self.implementation.name,
+      config=self.config,
+      plan=self.plan,
+      refused=self.refused,
+      notes=(*self.notes, *notes),
+    )
+
 
 def choose(
   op: str,

@@ -157,25 +157,15 @@ def _explain(
   request, operands = make_request(*arrays, **options)
   device = target_device()
   choice = implementations.choose(request, operands, device)
-  notes = choice.notes
   if operands.sizes.is_empty:
-    notes += ("no pair of a query and a key: the result is empty, or zeros",)
+    notes = ("no pair of a query and a key: the result is empty, or zeros",)
   else:
     back = implementations.choose(
       implementations.for_gradients(request), operands, device, table=implementations.BACKWARD
     )
     tile = "" if back.config is None else f" with {back.config.describe()}"
-    notes += (f"its gradients run: {back.implementation.name}{tile}",)
-  return dispatch.Explanation(
-    op=request.op,
-    call=describe(request, operands),
-    device=device.kind,
-    implementation=choice.implementation.name,
-    config=choice.config,
-    plan=choice.plan,
-    refused=choice.refused,
-    notes=notes,
-  )
+    notes = (f"its gradients run: {back.implementation.name}{tile}",)
+  return choice.explanation(request.op, describe(request, operands), device, *notes)
 
 
 @dispatch.explained_by(_explain)

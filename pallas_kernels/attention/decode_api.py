@@ -148,19 +148,10 @@ def _explain(
   device = target_device()
   shapes = _as_shapes(operands)
   choice = decode_implementations.choose(request, shapes, device)
-  notes = choice.notes
+  notes: tuple[str, ...] = ()
   if shapes.sizes.is_empty:
-    notes += ("no pair of a query and a key: the result is empty, or zeros",)
-  return dispatch.Explanation(
-    op=request.op,
-    call=_described(request, operands),
-    device=device.kind,
-    implementation=choice.implementation.name,
-    config=choice.config,
-    plan=choice.plan,
-    refused=choice.refused,
-    notes=notes,
-  )
+    notes = ("no pair of a query and a key: the result is empty, or zeros",)
+  return choice.explanation(request.op, _described(request, operands), device, *notes)
 
 
 @jax.custom_vjp

@@ -51,16 +51,7 @@ def explain_request(
   """What would run a request on operands, or on their shapes."""
   problem = request.problem(operands)
   choice = implementations.choose(request, problem, device)
-  notes = choice.notes
+  notes: tuple[str, ...] = ()
   if problem.is_empty:
-    notes += ("nothing to multiply: the result is empty, or the epilogue of zeros",)
-  return dispatch.Explanation(
-    op=request.op,
-    call=call,
-    device=device.kind,
-    implementation=choice.implementation.name,
-    config=choice.config,
-    plan=choice.plan,
-    refused=choice.refused,
-    notes=notes,
-  )
+    notes = ("nothing to multiply: the result is empty, or the epilogue of zeros",)
+  return choice.explanation(request.op, call, device, *notes)

@@ -49,19 +49,10 @@ def explanation(request: RowRequest, call: str, sizes: Sizes) -> dispatch.Explan
   """What a checked call would run."""
   device = target_device()
   choice = implementations.choose(request, sizes, device)
-  notes = choice.notes
+  notes: tuple[str, ...] = ()
   if sizes.elements == 0:
-    notes += ("there are no elements: no kernel runs",)
-  return dispatch.Explanation(
-    op=request.op,
-    call=call,
-    device=device.kind,
-    implementation=choice.implementation.name,
-    config=choice.config,
-    plan=choice.plan,
-    refused=choice.refused,
-    notes=notes,
-  )
+    notes = ("there are no elements: no kernel runs",)
+  return choice.explanation(request.op, call, device, *notes)
 
 
 def make(

@@ -1,17 +1,13 @@
 """What the attention ops have in common, as the benchmark sees them."""
 
 import abc
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import hw_profiles
 from pallas_kernels.benchmark import cells
 from pallas_kernels.benchmark.ops.attention_peers import PEERS
 from pallas_kernels.benchmark.ops.attention_sample import AttentionSample
-from pallas_kernels.benchmark.ops.op import Config, Function, Op, Operands, Shape
-
-if TYPE_CHECKING:
-  import pallas_kernels
+from pallas_kernels.benchmark.ops.op import Config, Operands, PublicOp, Shape
 
 FLOAT_DTYPES = ("bfloat16", "float16", "float32")
 
@@ -20,20 +16,14 @@ C = TypeVar("C", bound=Config)
 O = TypeVar("O")  # noqa: E741
 
 
-class AttentionOp(Op[S, C, O]):
-  """An op of `pallas_kernels.attention`: its plan, its operands, how it is called."""
+class AttentionOp(PublicOp[S, C, O]):
+  """An op of `pallas_kernels.attention`: its plan, its operands."""
 
   peers = PEERS
 
   @abc.abstractmethod
   def problem(self, shape: S, dtype: str, options: O) -> Any:
     """The planner's description of the problem."""
-
-  @abc.abstractmethod
-  def arguments(
-    self, operands: tuple[Any, ...], options: O
-  ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """How the public function of the op's name takes the operands and the options."""
 
   @abc.abstractmethod
   def judged(self, operands: tuple[Any, ...], options: O) -> AttentionSample:
@@ -71,33 +61,3 @@ class AttentionOp(Op[S, C, O]):
     if device.target_device().platform == "gpu":
       return self.device_operands(shape, dtype, options)
     return super().operands(shape, dtype, options)
-
-  # --- what runs
-
-  def explain(
-    self, shape: S, dtype: str, options: O, *, config: C | None, implementation: str | None
-  ) -> "pallas_kernels.Explanation":
-    """`pallas_kernels.explain` of the call."""
-    import pallas_kernels
-
-    positional, named = self.arguments(self.abstract_operands(shape, dtype, options), options)
-    return pallas_kernels.explain(
-      getattr(pallas_kernels, self.name),
-      *positional,
-      **named,
-      config=config,
-      implementation=implementation,
-    )
-
-  def call(self, options: O, *, config: C | None, implementation: str | None) -> Function:
-    """The public function, as a function of the operands."""
-    import pallas_kernels
-
-    function = getattr(pallas_kernels, self.name)
-
-    def run(*operands: Any) -> Any:
-      positional, named = self.arguments(operands, options)
-      return function(*positional, **named, config=config, implementation=implementation)
-
-    run.__name__ = self.name
-    return run

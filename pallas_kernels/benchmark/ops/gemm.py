@@ -2,16 +2,12 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import hw_profiles
 from hw_profiles import MatmulConfig, MatmulProblem
 from pallas_kernels.benchmark import cells
-from pallas_kernels.benchmark.ops.op import Function, Op, Shape, numpy_dtype, option
-
-if TYPE_CHECKING:
-  import pallas_kernels
+from pallas_kernels.benchmark.ops.op import PublicOp, Shape, numpy_dtype, option
 
 FLOAT_DTYPES = ("bfloat16", "float16", "float32")
 # The planner prices neither roundings, nor the order of the sum, nor precision.
@@ -90,8 +86,8 @@ class FloatOptions:
 QWEN_UP_PROJECTION = MatmulShape(m=1024, k=4096, n=12288)
 
 
-class GemmOp(Op[MatmulShape, MatmulConfig, O]):
-  """An op of `pallas_kernels.gemm`: its shape, its tile, its traffic, how it is called."""
+class GemmOp(PublicOp[MatmulShape, MatmulConfig, O]):
+  """An op of `pallas_kernels.gemm`: its shape, its tile, its traffic."""
 
   shape_class = MatmulShape
   default_shape = QWEN_UP_PROJECTION
@@ -150,48 +146,6 @@ class GemmOp(Op[MatmulShape, MatmulConfig, O]):
   def describe_part(self, part: MatmulShape, whole: MatmulShape) -> str:
     """Rows and columns of C."""
     return f"rows 0:{part.m}, columns 0:{part.n}"
-
-  # --- what runs
-
-  @abc.abstractmethod
-  def arguments(
-    self, operands: tuple[Any, ...], options: O
-  ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """How the public function of the op's name takes the operands and the options."""
-
-  def explain(
-    self,
-    shape: MatmulShape,
-    dtype: str,
-    options: O,
-    *,
-    config: MatmulConfig | None,
-    implementation: str | None,
-  ) -> "pallas_kernels.Explanation":
-    """`pallas_kernels.explain` of the call."""
-    import pallas_kernels
-
-    operands = self.abstract_operands(shape, dtype, options)
-    positional, named = self.arguments(operands, options)
-    function = getattr(pallas_kernels, self.name)
-    return pallas_kernels.explain(
-      function, *positional, **named, config=config, implementation=implementation
-    )
-
-  def call(
-    self, options: O, *, config: MatmulConfig | None, implementation: str | None
-  ) -> Function:
-    """The public function, as a function of the operands."""
-    import pallas_kernels
-
-    function = getattr(pallas_kernels, self.name)
-
-    def run(*operands: Any) -> Any:
-      positional, named = self.arguments(operands, options)
-      return function(*positional, **named, config=config, implementation=implementation)
-
-    run.__name__ = self.name
-    return run
 
 
 def optional_dtype(name: str | None) -> Any:

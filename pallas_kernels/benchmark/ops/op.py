@@ -10,7 +10,7 @@ which needs neither, starts without them.
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import hw_profiles
@@ -279,6 +279,44 @@ class Op(abc.ABC, Generic[S, C, O]):
       config: Its tile; None where it has none.
       platform: Where it ran, "cpu" or "gpu".
     """
+
+
+class PublicOp(Op[S, C, O]):
+  """An op that is the public function of its name."""
+
+  @abc.abstractmethod
+  def arguments(
+    self, operands: tuple[Any, ...], options: O
+  ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """How the public function of the op's name takes the operands and the options."""
+
+  def explain(
+    self, shape: S, dtype: str, options: O, *, config: C | None, implementation: str | None
+  ) -> "pallas_kernels.Explanation":
+    """`pallas_kernels.explain` of the call."""
+    import pallas_kernels
+
+    positional, named = self.arguments(self.abstract_operands(shape, dtype, options), options)
+    return pallas_kernels.explain(
+      getattr(pallas_kernels, self.name),
+      *positional,
+      **named,
+      config=config,
+      implementation=implementation,
+    )
+
+  def call(self, options: O, *, config: C | None, implementation: str | None) -> Function:
+    """The public function, as a function of the operands."""
+    import pallas_kernels
+
+    function = getattr(pallas_kernels, self.name)
+
+    def run(*operands: Any) -> Any:
+      positional, named = self.arguments(operands, options)
+      return function(*positional, **named, config=config, implementation=implementation)
+
+    run.__name__ = self.name
+    return run
 
 
 AnyOp = Op[Any, Any, Any]

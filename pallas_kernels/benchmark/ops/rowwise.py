@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import hw_profiles
@@ -12,13 +11,12 @@ from hw_profiles.rowwise.streams import row_op
 from hw_profiles.rowwise.tiling import row_tiling
 from hw_profiles.rowwise.traffic import once_through_bytes
 from pallas_kernels.benchmark import cells, rows
-from pallas_kernels.benchmark.ops.op import Function, Op, Operands, Shape
+from pallas_kernels.benchmark.ops.op import Operands, PublicOp, Shape
 from pallas_kernels.benchmark.ops.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
   import jax
 
-  import pallas_kernels
   import reference
 
 FLOAT_DTYPES = ("bfloat16", "float16", "float32")
@@ -45,7 +43,7 @@ QWEN_ACTIVATION = RowsShape(rows=1024, columns=12288)
 QWEN_HIDDEN = RowsShape(rows=1024, columns=4096)
 
 
-class RowsOp(Op[RowsShape, RowConfig, O]):
+class RowsOp(PublicOp[RowsShape, RowConfig, O]):
   """An op of `pallas_kernels.rowwise`: its shape, its tile, its traffic, how it is called."""
 
   shape_class = RowsShape
@@ -119,47 +117,6 @@ class RowsOp(Op[RowsShape, RowConfig, O]):
   def describe_part(self, part: RowsShape, whole: RowsShape) -> str:
     """Rows."""
     return f"rows 0:{part.rows}"
-
-  # --- what runs
-
-  @abc.abstractmethod
-  def arguments(
-    self, operands: tuple[Any, ...], options: O
-  ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """How the public function of the op's name takes the operands and the options."""
-
-  def explain(
-    self,
-    shape: RowsShape,
-    dtype: str,
-    options: O,
-    *,
-    config: RowConfig | None,
-    implementation: str | None,
-  ) -> "pallas_kernels.Explanation":
-    """`pallas_kernels.explain` of the call."""
-    import pallas_kernels
-
-    positional, named = self.arguments(self.abstract_operands(shape, dtype, options), options)
-    return pallas_kernels.explain(
-      getattr(pallas_kernels, self.name),
-      *positional,
-      **named,
-      config=config,
-      implementation=implementation,
-    )
-
-  def call(self, options: O, *, config: RowConfig | None, implementation: str | None) -> Function:
-    """The public function, as a function of the operands."""
-    import pallas_kernels
-
-    function = getattr(pallas_kernels, self.name)
-
-    def run(*operands: Any) -> Any:
-      positional, named = self.arguments(operands, options)
-      return function(*positional, **named, config=config, implementation=implementation)
-
-    return run
 
 
 def codes_verdict(found: "reference.QuantizeCheck") -> Verdict:
