@@ -9,7 +9,7 @@ from reference.accumulation import Accumulate
 from reference.activations import Activation
 from reference.bounded import Bounded, operand_format
 from reference.bounds import MatmulModel
-from reference.judge import Block, ErrorCheck, assert_passed, check_blocks
+from reference.judge import Block, ErrorCheck, assert_passed, asserting, check_blocks
 from reference.ops import result_shape
 
 # Elements of a float64 operand slice and of a result block. 2^23 are 64 MiB; of each operand a
@@ -146,42 +146,4 @@ def _matmul_blocks(
       )
 
 
-def assert_matmul_close(
-  actual: npt.ArrayLike,
-  a: npt.ArrayLike,
-  b: npt.ArrayLike,
-  *,
-  bias: npt.ArrayLike | None = None,
-  activation: Activation | None = None,
-  intermediate_dtype: npt.DTypeLike | None = None,
-  out_dtype: npt.DTypeLike | None = None,
-  accumulation_chunk: int | None = None,
-  accumulate: Accumulate = "ieee",
-  flush_subnormals: bool = True,
-) -> MatmulCheck:
-  """`check_matmul`, raising where it does not pass; same arguments.
-
-  Returns:
-    The comparison, for further assertions.
-
-  Raises:
-    AssertionError: an element is past its bound, or none of the elements has
-      a bound, so that nothing would be tested. Says how many failed, and for
-      the worst one where it is, its value, the exact value, the error, the
-      bound and the error in ulp.
-    ValueError: a shape, a dtype or an option is wrong.
-  """
-  return assert_passed(
-    check_matmul(
-      actual,
-      a,
-      b,
-      bias=bias,
-      activation=activation,
-      intermediate_dtype=intermediate_dtype,
-      out_dtype=out_dtype,
-      accumulation_chunk=accumulation_chunk,
-      accumulate=accumulate,
-      flush_subnormals=flush_subnormals,
-    )
-  )
+assert_matmul_close = asserting(check_matmul, assert_passed)

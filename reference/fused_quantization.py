@@ -9,7 +9,7 @@ import numpy.typing as npt
 from reference.accumulation import Accumulate
 from reference.bounded import Bounded
 from reference.formats import code_format
-from reference.judge import ErrorCheck, assert_passed
+from reference.judge import ErrorCheck, assert_passed, asserting
 from reference.quantized import (
   Array,
   QuantizedMatmulModel,
@@ -108,32 +108,4 @@ def check_quantize_matmul(
   return check_product_of_codes(actual, model, operands, b_q, b_scale, shape, progress)
 
 
-def assert_quantize_matmul_close(
-  actual: npt.ArrayLike,
-  a: npt.ArrayLike,
-  b_q: npt.ArrayLike,
-  b_scale: npt.ArrayLike,
-  *,
-  out_dtype: npt.DTypeLike | None = None,
-  accumulation_chunk: int | None = None,
-  accumulate: Accumulate = "ieee",
-  flush_subnormals: bool = True,
-) -> ErrorCheck:
-  """`check_quantize_matmul`, raising where it does not pass; same arguments.
-
-  Raises:
-    AssertionError: as `assert_matmul_close`.
-    ValueError: a shape, a dtype or an option is wrong.
-  """
-  return assert_passed(
-    check_quantize_matmul(
-      actual,
-      a,
-      b_q,
-      b_scale,
-      out_dtype=out_dtype,
-      accumulation_chunk=accumulation_chunk,
-      accumulate=accumulate,
-      flush_subnormals=flush_subnormals,
-    )
-  )
+assert_quantize_matmul_close = asserting(check_quantize_matmul, assert_passed)

@@ -12,7 +12,7 @@ from reference.activations import Activation, activate, check_activation
 from reference.bounded import Bounded, operand_format
 from reference.compare import result_blocks
 from reference.formats import Float64Array, FloatFormat, float_format
-from reference.judge import Block, ErrorCheck, assert_passed, check_blocks
+from reference.judge import Block, ErrorCheck, assert_passed, asserting, check_blocks
 from reference.ops import matmul, matmul_exact, result_shape
 from reference.products import ProductModel
 from reference.rounding import round_to
@@ -298,39 +298,4 @@ def check_gated_matmul(
   return check_blocks(actual, blocks(), progress=progress)
 
 
-def assert_gated_matmul_close(
-  actual: npt.ArrayLike,
-  x: npt.ArrayLike,
-  w_gate: npt.ArrayLike,
-  w_up: npt.ArrayLike,
-  *,
-  activation: Activation | None = "silu",
-  intermediate_dtype: npt.DTypeLike | None = None,
-  out_dtype: npt.DTypeLike | None = None,
-  accumulation_chunk: int | None = None,
-  accumulate: Accumulate = "ieee",
-  flush_subnormals: bool = True,
-) -> ErrorCheck:
-  """`check_gated_matmul`, raising where it does not pass; same arguments.
-
-  Returns:
-    The comparison, for further assertions.
-
-  Raises:
-    AssertionError: as `assert_matmul_close`.
-    ValueError: a shape, a dtype or an option is wrong.
-  """
-  return assert_passed(
-    check_gated_matmul(
-      actual,
-      x,
-      w_gate,
-      w_up,
-      activation=activation,
-      intermediate_dtype=intermediate_dtype,
-      out_dtype=out_dtype,
-      accumulation_chunk=accumulation_chunk,
-      accumulate=accumulate,
-      flush_subnormals=flush_subnormals,
-    )
-  )
+assert_gated_matmul_close = asserting(check_gated_matmul, assert_passed)

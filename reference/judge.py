@@ -1,9 +1,10 @@
 """Holds computed values against what a float32 computation may give, block by block."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,9 @@ import numpy.typing as npt
 from reference.bounded import Bounded
 from reference.formats import Float64Array, to_float64, value_format
 from reference.spacing import ulp
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Index = tuple[int, ...]
 # Where a block of a result lies: a number or a slice for each dimension, or for the first of them.
@@ -238,6 +242,35 @@ def check_within(actual: npt.ArrayLike, expected: Bounded) -> ErrorCheck:
   return check_blocks(actual, [((), expected)])
 
 
+def asserting(check: Callable[P, R], raising: Callable[[R], R]) -> Callable[P, R]:
+  """`check` of the same arguments, raising where it does not pass: `assert_..._close`.
+
+  Args:
+    check: Called `check_...`; compares a result with the definition.
+    raising: Returns a comparison that passed and raises AssertionError for
+      another, as `assert_passed` does.
+  """
+
+  @functools.wraps(check)
+  def checked(*operands: P.args, **options: P.kwargs) -> R:
+    return raising(check(*operands, **options))
+
+  name = check.__name__
+  checked.__name__ = checked.__qualname__ = f"assert_{name.removeprefix('check_')}_close"
+  checked.__doc__ = f"""`{name}`, raising where it does not pass; same arguments.
+
+  Returns:
+    The comparison, for further assertions.
+
+  Raises:
+    AssertionError: a value is past its bound, or none has one, so that nothing
+      would be tested. Says how many failed, and for the worst one where it is,
+      its value, the exact value, the error, the bound and the error in ulp.
+    ValueError: a shape, a dtype or an option is wrong.
+  """
+  return checked
+
+
 def assert_within(actual: npt.ArrayLike, expected: Bounded) -> ErrorCheck:
   """Asserts that each element of a result is one that `expected` allows.
 
@@ -254,7 +287,7 @@ def assert_within(actual: npt.ArrayLike, expected: Bounded) -> ErrorCheck:
     The comparison, for further assertions.
 
   Raises:
-    AssertionError: as `assert_matmul_close`.
+    AssertionError: as `assert_passed`.
     ValueError: the shape or the dtype is another one.
   """
   return assert_passed(check_within(actual, expected))

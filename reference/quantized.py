@@ -18,7 +18,7 @@ from reference.formats import (
   float_format,
   to_float64,
 )
-from reference.judge import Block, ErrorCheck, assert_passed, check_blocks
+from reference.judge import Block, ErrorCheck, assert_passed, asserting, check_blocks
 from reference.ops import result_shape
 from reference.products import ProductModel
 from reference.rounding import round_to
@@ -329,34 +329,4 @@ def check_quantized_matmul(
   return check_product_of_codes(actual, model, operands, b_q, b_scale, shape, progress)
 
 
-def assert_quantized_matmul_close(
-  actual: npt.ArrayLike,
-  a_q: npt.ArrayLike,
-  b_q: npt.ArrayLike,
-  a_scale: npt.ArrayLike,
-  b_scale: npt.ArrayLike,
-  *,
-  out_dtype: npt.DTypeLike | None = None,
-  accumulation_chunk: int | None = None,
-  accumulate: Accumulate = "ieee",
-  flush_subnormals: bool = True,
-) -> ErrorCheck:
-  """`check_quantized_matmul`, raising where it does not pass; same arguments.
-
-  Raises:
-    AssertionError: as `assert_matmul_close`.
-    ValueError: a shape, a dtype or an option is wrong.
-  """
-  return assert_passed(
-    check_quantized_matmul(
-      actual,
-      a_q,
-      b_q,
-      a_scale,
-      b_scale,
-      out_dtype=out_dtype,
-      accumulation_chunk=accumulation_chunk,
-      accumulate=accumulate,
-      flush_subnormals=flush_subnormals,
-    )
-  )
+assert_quantized_matmul_close = asserting(check_quantized_matmul, assert_passed)

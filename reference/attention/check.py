@@ -12,7 +12,7 @@ from reference.attention.bound import AttentionModel
 from reference.attention.decode import decode_operands
 from reference.attention.problem import AttentionOptions, AttentionProblem, WindowSize
 from reference.bounded import Bounded
-from reference.judge import Block, ErrorCheck, assert_passed, check_blocks
+from reference.judge import Block, ErrorCheck, assert_passed, asserting, check_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,21 +179,5 @@ def assert_attention(check: AttentionCheck) -> AttentionCheck:
   return check
 
 
-def assert_flash_attention_close(*operands: Any, **options: Any) -> AttentionCheck:
-  """`check_flash_attention`, raising where it does not pass; same arguments.
-
-  Raises:
-    AssertionError: as `assert_attention`.
-    ValueError: a shape, a dtype or an option is wrong.
-  """
-  return assert_attention(check_flash_attention(*operands, **options))
-
-
-def assert_decode_attention_close(*operands: Any, **options: Any) -> AttentionCheck:
-  """`check_decode_attention`, raising where it does not pass; same arguments.
-
-  Raises:
-    AssertionError: as `assert_attention`.
-    ValueError: a shape, a dtype or an option is wrong.
-  """
-  return assert_attention(check_decode_attention(*operands, **options))
+assert_flash_attention_close = asserting(check_flash_attention, assert_attention)
+assert_decode_attention_close = asserting(check_decode_attention, assert_attention)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from reference.bounded import FLOAT32, MIN_NORMAL, Bounded, operand_format
 from reference.bounded_arrays import joined, moved
 from reference.formats import Float64Array, FloatFormat, code_format, float_format, to_float64
-from reference.judge import ErrorCheck, assert_passed, check_blocks
+from reference.judge import ErrorCheck, assert_passed, asserting, check_blocks
 from reference.rounding import round_to, round_to_format
 from reference.rowwise.rows import as_rows, check_rows
 
@@ -348,20 +348,4 @@ def assert_quantized(check: QuantizeCheck) -> QuantizeCheck:
   return check
 
 
-def assert_quantize_rows_close(
-  codes: npt.ArrayLike,
-  scale: npt.ArrayLike,
-  x: npt.ArrayLike,
-  *,
-  dtype: npt.DTypeLike | None = None,
-  flush_subnormals: bool = True,
-) -> QuantizeCheck:
-  """`check_quantize_rows`, raising where it does not pass; same arguments.
-
-  Raises:
-    AssertionError: a scale or a code is not the one of the definition.
-    ValueError: a shape or a dtype is wrong.
-  """
-  return assert_quantized(
-    check_quantize_rows(codes, scale, x, dtype=dtype, flush_subnormals=flush_subnormals)
-  )
+assert_quantize_rows_close = asserting(check_quantize_rows, assert_quantized)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from reference.accumulation import accumulation_depth
 from reference.bounded import Bounded, operand_format
 from reference.formats import Float64Array, FloatFormat, float_format, to_float64
-from reference.judge import ErrorCheck, assert_passed
+from reference.judge import ErrorCheck, assert_passed, asserting
 from reference.rounding import round_to
 from reference.rowwise.inverse_rms import bounded_normalised, inverse_rms
 from reference.rowwise.rows import as_rows, check_rows
@@ -267,34 +267,4 @@ def check_rms_norm(
   )
 
 
-def assert_rms_norm_close(
-  actual: npt.ArrayLike,
-  x: npt.ArrayLike,
-  weight: npt.ArrayLike,
-  *,
-  eps: float = 1e-6,
-  weight_offset: float = 0.0,
-  cast_before_weight: bool = False,
-  out_dtype: npt.DTypeLike | None = None,
-  accumulation_chunk: int | None = None,
-  flush_subnormals: bool = True,
-) -> ErrorCheck:
-  """`check_rms_norm`, raising where it does not pass; same arguments.
-
-  Raises:
-    AssertionError: as `assert_matmul_close`.
-    ValueError: a shape, a dtype or an option is wrong.
-  """
-  return assert_passed(
-    check_rms_norm(
-      actual,
-      x,
-      weight,
-      eps=eps,
-      weight_offset=weight_offset,
-      cast_before_weight=cast_before_weight,
-      out_dtype=out_dtype,
-      accumulation_chunk=accumulation_chunk,
-      flush_subnormals=flush_subnormals,
-    )
-  )
+assert_rms_norm_close = asserting(check_rms_norm, assert_passed)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from reference.bounded import Bounded
 from reference.formats import code_format
+from reference.judge import asserting
 from reference.rounding import round_to
 from reference.rowwise.quantization import (
   E4M3,
@@ -115,36 +116,4 @@ def check_rms_norm_quantize(
   return compare_codes(codes, scale, operand.shape, values, expected_scale=row_scales, dtype=dtype)
 
 
-def assert_rms_norm_quantize_close(
-  codes: npt.ArrayLike,
-  scale: npt.ArrayLike,
-  x: npt.ArrayLike,
-  weight: npt.ArrayLike,
-  *,
-  eps: float = 1e-6,
-  weight_offset: float = 0.0,
-  cast_before_weight: bool = False,
-  dtype: npt.DTypeLike | None = None,
-  accumulation_chunk: int | None = None,
-  flush_subnormals: bool = True,
-) -> QuantizeCheck:
-  """`check_rms_norm_quantize`, raising where it does not pass; same arguments.
-
-  Raises:
-    AssertionError: a scale or a code is none that the definition allows.
-    ValueError: a shape, a dtype or an option is wrong.
-  """
-  return assert_quantized(
-    check_rms_norm_quantize(
-      codes,
-      scale,
-      x,
-      weight,
-      eps=eps,
-      weight_offset=weight_offset,
-      cast_before_weight=cast_before_weight,
-      dtype=dtype,
-      accumulation_chunk=accumulation_chunk,
-      flush_subnormals=flush_subnormals,
-    )
-  )
+assert_rms_norm_quantize_close = asserting(check_rms_norm_quantize, assert_quantized)

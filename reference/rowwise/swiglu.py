@@ -9,7 +9,7 @@ import numpy.typing as npt
 from reference.activations import silu
 from reference.bounded import Bounded, operand_format
 from reference.formats import Float64Array, code_format, float_format, to_float64
-from reference.judge import ErrorCheck, assert_passed
+from reference.judge import ErrorCheck, assert_passed, asserting
 from reference.rounding import round_to
 from reference.rowwise.quantization import (
   E4M3,
@@ -200,31 +200,7 @@ def check_swiglu(
   return check_rows(actual, evaluate, progress=progress)
 
 
-def assert_swiglu_close(
-  actual: npt.ArrayLike,
-  gate: npt.ArrayLike,
-  up: npt.ArrayLike,
-  *,
-  intermediate_dtype: npt.DTypeLike | None = None,
-  out_dtype: npt.DTypeLike | None = None,
-  flush_subnormals: bool = True,
-) -> ErrorCheck:
-  """`check_swiglu`, raising where it does not pass; same arguments.
-
-  Raises:
-    AssertionError: as `assert_matmul_close`.
-    ValueError: a shape or a dtype is wrong.
-  """
-  return assert_passed(
-    check_swiglu(
-      actual,
-      gate,
-      up,
-      intermediate_dtype=intermediate_dtype,
-      out_dtype=out_dtype,
-      flush_subnormals=flush_subnormals,
-    )
-  )
+assert_swiglu_close = asserting(check_swiglu, assert_passed)
 
 
 def swiglu_quantize(
@@ -315,30 +291,4 @@ def check_swiglu_quantize(
   return compare_codes(codes, scale, gate.shape, values, expected_scale=row_scales, dtype=dtype)
 
 
-def assert_swiglu_quantize_close(
-  codes: npt.ArrayLike,
-  scale: npt.ArrayLike,
-  gate: npt.ArrayLike,
-  up: npt.ArrayLike,
-  *,
-  given_scale: npt.ArrayLike | None = None,
-  dtype: npt.DTypeLike | None = None,
-  flush_subnormals: bool = True,
-) -> QuantizeCheck:
-  """`check_swiglu_quantize`, raising where it does not pass; same arguments.
-
-  Raises:
-    AssertionError: a scale or a code is none that the definition allows.
-    ValueError: a shape or a dtype is wrong.
-  """
-  return assert_quantized(
-    check_swiglu_quantize(
-      codes,
-      scale,
-      gate,
-      up,
-      given_scale=given_scale,
-      dtype=dtype,
-      flush_subnormals=flush_subnormals,
-    )
-  )
+assert_swiglu_quantize_close = asserting(check_swiglu_quantize, assert_quantized)
