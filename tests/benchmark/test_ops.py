@@ -172,11 +172,15 @@ def test_line_of_a_row_gives_it_again(scaled_sum, capsys):
   assert again == first
 
 
-def test_compare_runs_a_part_where_all_would_take_long(scaled_sum, capsys, monkeypatch):
-  # slow enough that only the tile with the least work is run on all rows
-  monkeypatch.setattr(type(scaled_sum), "steps", lambda *_: (10**6, 1))
+@pytest.mark.parametrize(("programs", "whole"), [(10**5, 1), (10**6, 0)])
+def test_compare_runs_a_part_where_all_would_take_long(
+  programs, whole, scaled_sum, capsys, monkeypatch
+):
+  # estimated at 9 s only the tile with the least work is run on all rows, at 85 s none
+  monkeypatch.setattr(type(scaled_sum), "steps", lambda *_: (programs, 1))
   found = rows_of(capsys, "--task=compare", "--profile=h100_sxm", "--shape=rows=96,columns=40")
-  assert sorted(row["checked"] for row in found) == ["all", "rows 0:4", "rows 0:4"]
+  expected = ["all"] * whole + ["rows 0:4"] * (3 - whole)
+  assert sorted(row["checked"] for row in found) == expected
   assert {row["check"] for row in found} == {"passed"}
 
 
