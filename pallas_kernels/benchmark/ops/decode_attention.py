@@ -231,10 +231,11 @@ class DecodeAttention(AttentionOp[DecodeShape, DecodeConfig, DecodeOptions]):
 
     sample = self.judged(operands, options)
     q, k, v, _, table = operands
+    caches: tuple[Any, Any] = (k, v)
     keys = sample.mask.seq_kv
     if table is not None:
-      k, v = (_InOrder(cache, table, keys) for cache in (k, v))
-    kept = sample.of_queries(q), sample.of_keys(k), sample.of_keys(v)
+      caches = _InOrder(k, table, keys), _InOrder(v, table, keys)
+    kept = (sample.of_queries(q), sample.of_keys(caches[0]), sample.of_keys(caches[1]))
     found = reference.check_flash_attention(
       sample.of_queries(actual),
       *kept,
