@@ -94,7 +94,7 @@ from hw_profiles.runtime.amortisation import (
   tuning_payback,
 )
 from hw_profiles.runtime.bucketing import Bucketing, bucketing, ffn_flops_per_row
-from hw_profiles.runtime.change import TimeChange, time_change
+from hw_profiles.runtime.change import TimeChange, TrafficChange, time_change, traffic_change
 from hw_profiles.runtime.critical_path import CriticalPath, RequestStage, critical_path
 from hw_profiles.runtime.graph_replay import (
   GraphReplay,
@@ -317,6 +317,7 @@ __all__ = [
   "TileIntensity",
   "TilePlan",
   "TimeChange",
+  "TrafficChange",
   "Transfer",
   "TransposeProblem",
   "TuningPayback",
@@ -416,6 +417,7 @@ __all__ = [
   "tier_roofline",
   "tile_intensity",
   "time_change",
+  "traffic_change",
   "transfer",
   "transpose_traffic",
   "tuning_payback",

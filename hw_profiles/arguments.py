@@ -1,6 +1,7 @@
 """Checks of keyword arguments that several models share."""
 
 import math
+from collections.abc import Collection, Iterable, Mapping
 
 
 def at_least(name: str, value: object, lowest: int) -> None:
@@ -47,3 +48,30 @@ def ceil_div(numerator: int, denominator: int) -> int:
 def round_up(value: int, unit: int) -> int:
   """The smallest multiple of `unit` of at least `value`."""
   return ceil_div(value, unit) * unit
+
+
+def collection(name: str, value: object, kind: type[object] | None = None) -> None:
+  """Raises ValueError unless `value` has items, each a `kind` where one is given.
+
+  Text has none, nor has a mapping. An iterator is not walked: its items are not
+  checked.
+  """
+  if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+    of = "values" if kind is None else f"{kind.__name__}s"
+    raise ValueError(f"{name}={value!r}: expected a sequence of {of}")
+  if kind is not None and isinstance(value, Collection):
+    for position, item in enumerate(value):
+      instance(f"{name}[{position}]", item, kind)
+
+
+def mapping(name: str, value: object) -> None:
+  """Raises ValueError unless `value` maps keys to values."""
+  if not isinstance(value, Mapping):
+    raise ValueError(f"{name}={value!r}: expected a mapping")
+
+
+def instance(name: str, value: object, kind: type[object]) -> None:
+  """Raises ValueError unless `value` is a `kind`."""
+  if not isinstance(value, kind):
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    raise ValueError(f"{name}={value!r}: expected {article} {kind.__name__}")

@@ -7,10 +7,11 @@ registers. A step's products wait for its softmax and the other way round.
 
 from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.attention.config import AttentionConfig
-from hw_profiles.attention.passes import AttentionPass, attention_passes
+from hw_profiles.attention.passes import AttentionPass
 from hw_profiles.attention.problem import AttentionProblem
-from hw_profiles.attention.sm import PassKernel, padding_notes, shared_statement, sm_demand
-from hw_profiles.capacity.buffers import Buffer, Shortfall
+from hw_profiles.attention.sm import PassKernel, padding_notes, sm_demand
+from hw_profiles.attention.sm_capacity import OVERHEAD_REGISTERS, BlockCapacity, BlockNeeds
+from hw_profiles.capacity.buffers import Shortfall
 from hw_profiles.capacity.residency import LANES_PER_WARP
 from hw_profiles.cost.arithmetic import missing_rate
 from hw_profiles.planner.op_model import Demand
@@ -19,9 +20,6 @@ from hw_profiles.profile import GpuProfile
 NAME = "multistage"
 # Triton's dot takes powers of two of at least 16, and pads head sizes to them.
 MIN_BLOCK = 16
-# Row maxima and sums, addresses and loop state; with it FlashAttention-2's 128 x 64 tile of
-# head size 128 in 4 warps comes to 248 registers, which it is known to run in.
-OVERHEAD_REGISTERS = 24
 REGISTER_STEP = 8
 WARPS_PER_WGMMA = 4
 WGMMA_ROWS = 64
@@ -57,7 +55,7 @@ def _registers_per_thread(one: AttentionPass) -> int:
   return round_up(ceil_div(one.rows * values, 4 * threads) + OVERHEAD_REGISTERS, REGISTER_STEP)
 
 
-def _pass_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
+def _shared_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
   """Bytes and copies of what one block of a pass has in shared memory."""
   size = one.size_bytes
   stages = one.num_stages
@@ -67,51 +65,31 @@ def _pass_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
   return held
 
 
-def _shared_bytes(one: AttentionPass) -> int:
-  return sum(needed for needed, _ in _pass_buffers(one).values())
-
-
-def _register_limit(gpu: GpuProfile, threads: int) -> int:
-  """What a thread addresses, and what the register file gives each of a block's."""
-  return min(gpu.max_registers_per_thread, gpu.registers_per_sm // max(threads, 1))
-
-
-def pass_buffers(gpu: GpuProfile, passes: tuple[AttentionPass, ...]) -> tuple[Buffer, ...]:
-  """Of the forward kernel, or of the backward ones under their names."""
-  found = []
-  for one in passes:
-    prefix = f"{one.name}: " if len(passes) > 1 else ""
-    for name, (needed, count) in _pass_buffers(one).items():
-      space = gpu.max_shared_bytes_per_block
-      found.append(Buffer(f"{prefix}{name}", "shared", needed, space, count))
-    threads = LANES_PER_WARP * warps(one)
-    results = ", ".join(name for name, _ in one.accumulators)
-    found.append(
-      Buffer(
-        f"{prefix}{results}, scores and fragments",
-        "registers",
-        4 * threads * (_registers_per_thread(one) - OVERHEAD_REGISTERS),
-        4 * threads * max(_register_limit(gpu, threads) - OVERHEAD_REGISTERS, 0),
-        1,
-      )
-    )
-  return tuple(found)
+def _needs(gpu: GpuProfile, one: AttentionPass) -> BlockNeeds:
+  """Of a block whose warps all copy and compute."""
+  count = warps(one)
+  threads = LANES_PER_WARP * count
+  registers = _registers_per_thread(one)
+  return BlockNeeds(
+    shared=_shared_buffers(one),
+    threads=threads,
+    crew=f"{count} warps",
+    crew_field="num_warps",
+    computing_threads=threads,
+    values=registers - OVERHEAD_REGISTERS,
+    # what a thread addresses, and what the register file gives each of a block's
+    budget=min(gpu.max_registers_per_thread, gpu.registers_per_sm // max(threads, 1)),
+    share=(
+      f"thread need about {registers} for its share of {{}}, {one.score_tiles} score tile(s),"
+      " fragments and addresses"
+    ),
+    register_fields=("num_warps",),
+  )
 
 
 def unsupported(problem: AttentionProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
   """A dtype that the device does not multiply."""
   return missing_rate(problem.dtype, gpu)
-
-
-def shortfalls(
-  problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile
-) -> tuple[Shortfall, ...]:
-  """What Triton's dot refuses, then shared memory, threads and registers, pass by pass."""
-  passes = attention_passes(problem, config)
-  return (
-    *(found for one in passes for found in shape_shortfalls(one)),
-    *(found for one in passes for found in capacity_shortfalls(gpu, one)),
-  )
 
 
 def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
@@ -127,57 +105,19 @@ def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
   return found
 
 
-def capacity_shortfalls(gpu: GpuProfile, one: AttentionPass) -> list[Shortfall]:
-  """Shared memory, threads and registers that a pass has too little of."""
-  found = []
-  stages, count = one.num_stages, warps(one)
-  sides = one.side_fields
-  needed = _shared_bytes(one)
-  if needed > gpu.max_shared_bytes_per_block:
-    found.append(
-      Shortfall(
-        "capacity",
-        "shared_memory",
-        ("num_stages", *sides) if stages > 2 else (*sides, "num_stages"),
-        shared_statement(one, needed_bytes=needed, gpu=gpu),
-      )
-    )
-  threads = LANES_PER_WARP * count
-  if threads > gpu.max_threads_per_block:
-    found.append(
-      Shortfall(
-        "capacity",
-        "threads",
-        ("num_warps",),
-        f"{count} warps are {threads} threads, {gpu.name} has {gpu.max_threads_per_block} in a"
-        " block",
-      )
-    )
-  registers = _registers_per_thread(one)
-  limit = _register_limit(gpu, threads)
-  if registers > limit:
-    results = " and ".join(f"{name} ({one.rows}x{dim})" for name, dim in one.accumulators)
-    found.append(
-      Shortfall(
-        "capacity",
-        "registers",
-        (*sides, "num_warps"),
-        f"registers of a thread need about {registers} for its share of {results},"
-        f" {one.score_tiles} score tile(s), fragments and addresses, {gpu.name} has {limit} with"
-        f" {count} warps",
-      )
-    )
-  return found
+_CAPACITY = BlockCapacity(needs=_needs, shapes=shape_shortfalls)
+pass_buffers = _CAPACITY.pass_buffers
+shortfalls = _CAPACITY.shortfalls
+capacity_shortfalls = _CAPACITY.shortfalls_of_pass
 
 
 def demand(problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile) -> Demand:
   """What is kept, stages, accumulators and scores of one block."""
-  passes = attention_passes(problem, config)
   return sm_demand(
     problem,
-    passes,
+    config,
     gpu,
-    buffers=pass_buffers(gpu, passes),
+    capacity=_CAPACITY,
     kernel=lambda one: pass_kernel(gpu, one),
     assumptions=(
       "registers of the compiled kernel estimated from the tile, not read from a binary",
@@ -205,7 +145,7 @@ def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
   return PassKernel(
     threads=LANES_PER_WARP * count,
     registers_per_thread=_registers_per_thread(one),
-    shared_bytes=_shared_bytes(one),
+    shared_bytes=_needs(gpu, one).shared_bytes,
     kept_dims=_padded(one.kept),
     streamed_dims=_padded(one.streamed),
     product_dims=products,

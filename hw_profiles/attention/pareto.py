@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
+from hw_profiles.arguments import collection
 from hw_profiles.attention.traffic import attention_max_block_q, attention_traffic
 from hw_profiles.errors import InfeasibleTileError
 
@@ -85,6 +86,7 @@ def attention_pareto_front(
   Raises:
     ValueError: a size is out of range or a dtype is unknown.
   """
+  collection("block_kvs", block_kvs)
   points = []
   for block_kv in block_kvs:
     try:

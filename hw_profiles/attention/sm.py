@@ -4,11 +4,12 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.pass_traffic import passes_traffic
-from hw_profiles.attention.passes import AttentionPass
+from hw_profiles.attention.passes import AttentionPass, attention_passes
 from hw_profiles.attention.problem import AttentionProblem
+from hw_profiles.attention.sm_capacity import BlockCapacity
 from hw_profiles.attention.sm_phase import SmPhase, sm_phases_time
-from hw_profiles.capacity.buffers import Buffer
 from hw_profiles.capacity.residency import Residency, residency
 from hw_profiles.cost.arithmetic import Rate, multiply_rate
 from hw_profiles.cost.l2_reuse import L2_OPERAND_FRACTION
@@ -68,10 +69,10 @@ class PassKernel:
 
 def sm_demand(
   problem: AttentionProblem,
-  passes: tuple[AttentionPass, ...],
+  config: AttentionConfig,
   gpu: GpuProfile,
   *,
-  buffers: tuple[Buffer, ...],
+  capacity: BlockCapacity,
   kernel: Callable[[AttentionPass], PassKernel],
   assumptions: tuple[str, ...],
 ) -> Demand:
@@ -79,12 +80,14 @@ def sm_demand(
 
   Args:
     problem: What is computed.
-    passes: Its kernels.
+    config: The tile.
     gpu: The device.
-    buffers: What a block keeps, all passes together.
+    capacity: What a block keeps.
     kernel: The thread block of a pass, asked for only if the tile fits.
     assumptions: What its estimate rests on beside those of attention.
   """
+  passes = attention_passes(problem, config)
+  buffers = capacity.pass_buffers(gpu, passes)
   # O and dO in, delta out: the pass before the backward ones
   delta = (2 * problem.output_bytes + problem.residual_bytes,) if problem.backward else ()
   notes = ("a pass before the two sums delta = rowsum(dO·O)",) if delta else ()
@@ -203,16 +206,6 @@ def _steps_note(one: AttentionPass, phase: SmPhase) -> str:
     f"{one.visits.blocks} programs walk {one.visits.total} blocks,"
     f" {one.visits.boundary} of them masked; the busiest SM {phase.load.steps} in"
     f" {phase.load.tiles} program(s)"
-  )
-
-
-def shared_statement(one: AttentionPass, *, needed_bytes: int, gpu: GpuProfile) -> str:
-  """That a block of a pass needs more shared memory than there is, and for what."""
-  kept = " and ".join(f"{name} ({one.rows}x{dim})" for name, dim in one.kept)
-  streamed = " and ".join(f"{name} ({one.columns}x{dim})" for name, dim in one.streamed)
-  return (
-    f"shared memory needs {needed_bytes} B for {kept} and {one.num_stages} stage(s) of {streamed},"
-    f" {gpu.name} has {gpu.max_shared_bytes_per_block} B"
   )
 
 

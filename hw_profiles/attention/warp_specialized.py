@@ -13,8 +13,9 @@ from hw_profiles.attention.calibration import EXPOSED_SOFTMAX
 from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.passes import AttentionPass, attention_passes
 from hw_profiles.attention.problem import AttentionProblem
-from hw_profiles.attention.sm import PassKernel, padding_notes, shared_statement, sm_demand
-from hw_profiles.capacity.buffers import Buffer, Shortfall
+from hw_profiles.attention.sm import PassKernel, padding_notes, sm_demand
+from hw_profiles.attention.sm_capacity import OVERHEAD_REGISTERS, BlockCapacity, BlockNeeds
+from hw_profiles.capacity.buffers import Shortfall
 from hw_profiles.capacity.warpgroups import (
   MOST_CONSUMERS,
   WARPGROUP_THREADS,
@@ -36,10 +37,6 @@ WGMMA_DEPTH = 16
 DEFAULT_MOST_CONSUMERS = 3
 # "full" and "empty" of each slot of each ring, 8 B each, and "full" of what is kept.
 BARRIER_BYTES = 8
-# Row maxima and sums, scale, addresses and loop state of a consumer thread. 192 x 128 tiles of
-# head size 64 in three consumers (128 values a thread) are known to run in FlashAttention-3,
-# and here have 152 registers.
-CONSUMER_OVERHEAD_REGISTERS = 24
 
 
 def consumer_warpgroups(one: AttentionPass) -> int:
@@ -82,11 +79,6 @@ def pass_shared_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
   return held
 
 
-def pass_shared_bytes(one: AttentionPass) -> int:
-  """Shared memory of one block of a pass."""
-  return sum(needed for needed, _ in pass_shared_buffers(one).values())
-
-
 def consumer_values(one: AttentionPass) -> int:
   """Registers of a consumer thread for accumulators, scores and 16-bit fragments.
 
@@ -106,28 +98,22 @@ def _register_budget(gpu: GpuProfile, consumers: int) -> int:
   return consumer_registers(consumers, registers_per_sm=gpu.registers_per_sm)
 
 
-def pass_buffers(gpu: GpuProfile, passes: tuple[AttentionPass, ...]) -> tuple[Buffer, ...]:
-  """Of the forward kernel, or of the backward ones under their names."""
-  found = []
-  for one in passes:
-    prefix = f"{one.name}: " if len(passes) > 1 else ""
-    for name, (needed, count) in pass_shared_buffers(one).items():
-      space = gpu.max_shared_bytes_per_block
-      found.append(Buffer(f"{prefix}{name}", "shared", needed, space, count))
-    consumers = consumer_warpgroups(one)
-    free = max(_register_budget(gpu, consumers) - CONSUMER_OVERHEAD_REGISTERS, 0)
-    threads = WARPGROUP_THREADS * consumers
-    results = ", ".join(name for name, _ in one.accumulators)
-    found.append(
-      Buffer(
-        f"{prefix}{results}, scores and fragments",
-        "registers",
-        4 * consumer_values(one) * threads,
-        4 * free * threads,
-        1,
-      )
-    )
-  return tuple(found)
+def _needs(gpu: GpuProfile, one: AttentionPass) -> BlockNeeds:
+  """Of a producer warpgroup and the consumers."""
+  consumers, values = consumer_warpgroups(one), consumer_values(one)
+  return BlockNeeds(
+    shared=pass_shared_buffers(one),
+    threads=block_threads(consumers),
+    crew=f"{consumers} consumer warpgroups and the producer",
+    crew_field="num_consumer_warpgroups",
+    computing_threads=WARPGROUP_THREADS * consumers,
+    values=values,
+    budget=_register_budget(gpu, consumers),
+    share=(
+      f"consumer thread need {values} for its share of {{}}, {one.score_tiles} score tile(s) and"
+      f" fragments, and {OVERHEAD_REGISTERS} besides"
+    ),
+  )
 
 
 def unsupported(problem: AttentionProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
@@ -180,17 +166,6 @@ def unsupported_operands(
   return tuple(found)
 
 
-def shortfalls(
-  problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile
-) -> tuple[Shortfall, ...]:
-  """Rules of wgmma, then shared memory, threads and registers, pass by pass."""
-  passes = attention_passes(problem, config)
-  return (
-    *(found for one in passes for found in shape_shortfalls(one)),
-    *(found for one in passes for found in capacity_shortfalls(gpu, one)),
-  )
-
-
 def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
   """Rules of the matrix unit that a pass breaks."""
   found = []
@@ -225,57 +200,19 @@ def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
   return found
 
 
-def capacity_shortfalls(gpu: GpuProfile, one: AttentionPass) -> list[Shortfall]:
-  """Shared memory, threads and registers that a pass has too little of."""
-  found = []
-  stages = one.num_stages
-  consumers = consumer_warpgroups(one)
-  sides = one.side_fields
-  needed = pass_shared_bytes(one)
-  if needed > gpu.max_shared_bytes_per_block:
-    found.append(
-      Shortfall(
-        "capacity",
-        "shared_memory",
-        ("num_stages", *sides) if stages > 2 else (*sides, "num_stages"),
-        shared_statement(one, needed_bytes=needed, gpu=gpu),
-      )
-    )
-  threads = block_threads(consumers)
-  if threads > gpu.max_threads_per_block:
-    found.append(
-      Shortfall(
-        "capacity",
-        "threads",
-        ("num_consumer_warpgroups",),
-        f"{consumers} consumer warpgroups and the producer are {threads} threads, {gpu.name} has"
-        f" {gpu.max_threads_per_block}",
-      )
-    )
-  values, budget = consumer_values(one), _register_budget(gpu, consumers)
-  if values + CONSUMER_OVERHEAD_REGISTERS > budget:
-    results = " and ".join(f"{name} ({one.rows}x{dim})" for name, dim in one.accumulators)
-    found.append(
-      Shortfall(
-        "capacity",
-        "registers",
-        sides,
-        f"registers of a consumer thread need {values} for its share of {results},"
-        f" {one.score_tiles} score tile(s) and fragments, and {CONSUMER_OVERHEAD_REGISTERS}"
-        f" besides, {gpu.name} has {budget} with {consumers} consumer warpgroup(s)",
-      )
-    )
-  return found
+_CAPACITY = BlockCapacity(needs=_needs, shapes=shape_shortfalls)
+pass_buffers = _CAPACITY.pass_buffers
+shortfalls = _CAPACITY.shortfalls
+capacity_shortfalls = _CAPACITY.shortfalls_of_pass
 
 
 def demand(problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile) -> Demand:
   """Rings, what is kept, barriers and registers of the one block of an SM."""
-  passes = attention_passes(problem, config)
   return sm_demand(
     problem,
-    passes,
+    config,
     gpu,
-    buffers=pass_buffers(gpu, passes),
+    capacity=_CAPACITY,
     kernel=lambda one: pass_kernel(gpu, one),
     assumptions=(
       f"{100 * EXPOSED_SOFTMAX.value:.0f} % of the softmax of two or more consumers is not hidden"
@@ -296,7 +233,7 @@ def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
   return PassKernel(
     threads=block_threads(consumers),
     registers_per_thread=launch_registers(consumers, registers_per_sm=gpu.registers_per_sm),
-    shared_bytes=pass_shared_bytes(one),
+    shared_bytes=_needs(gpu, one).shared_bytes,
     kept_dims=_padded(one.kept),
     streamed_dims=_padded(one.streamed),
     product_dims=products,

@@ -182,6 +182,7 @@ def l2_hit_rate(
   Raises:
     ValueError: an argument is out of range.
   """
+  at_least("wave_programs", wave_programs, 0)
   at_least("block_m", block_m, 1)
   at_least("block_n", block_n, 1)
   panels = wave_panels(

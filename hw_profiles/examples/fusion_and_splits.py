@@ -3,7 +3,16 @@
 from typing import Any
 
 import hw_profiles as hw
-from hw_profiles.examples.computed import KIB, MIB, Computed, Inputs
+from hw_profiles.examples.computed import (
+  DTYPE_OF_BYTES,
+  KIB,
+  MIB,
+  Computed,
+  Inputs,
+  change,
+  over,
+)
+from hw_profiles.examples.devices import RTX, device_of
 
 SIZES = {"rows": 1024, "width": 12288}
 
@@ -65,9 +74,16 @@ def _chain_peak(inputs: Inputs) -> float:
   return three_steps(inputs).memory.peak_bytes / MIB
 
 
-def _drop(what: Any) -> float:
-  separate, fused = three_steps({"fuse": "1|2|3"}), three_steps({"fuse": "123"})
-  return (what(separate) - what(fused)) / MIB
+def _one_step(read_mib: int, written_mib: int) -> hw.FusionTraffic:
+  """A kernel of one operation that reads and writes so much."""
+  step = hw.OperatorChain(
+    tensors=tuple(
+      hw.ChainTensor(name, (size * MIB,), "int8")
+      for name, size in (("Z", read_mib), ("Q", written_mib))
+    ),
+    operations=(hw.ChainOperation("quantise", ("Z",), "Q"),),
+  )
+  return hw.fusion_traffic(step, partition=(1,))
 
 
 COMPUTED: Computed = {
@@ -82,10 +98,12 @@ COMPUTED: Computed = {
   "s004.rms.traffic_split_per_segment_scale": lambda i: rms_norm(i, i["seg"]).total_bytes / MIB,
   "s004.rms.temp_row": lambda i: rms_norm(i, 1).scratch_bytes_per_group / KIB,
   "s004.rms.temp_seg": lambda i: rms_norm({"w": 8 * i["w"]}, 8).scratch_bytes_per_group / KIB,
-  "s004.ex5-4.G": lambda i: chain({"rows": i["r"], "width": i["c"]}).tensor("G").bytes / MIB,
+  "s004.ex5-4.G": lambda i: (
+    hw.ChainTensor("G", (i["r"], i["c"]), DTYPE_OF_BYTES[i["b"]]).bytes / MIB
+  ),
   "s004.ex5-4.separate": lambda i: _two_steps(i, i["fuse"]) / MIB,
   "s004.ex5-4.fused": lambda i: _two_steps(i, i["fuse"]) / MIB,
-  "s004.ex5-4.saved": lambda i: (_two_steps({}, False) - _two_steps({}, True)) / MIB,
+  "s004.ex5-4.saved": lambda i: change(i).saved_bytes,
   "s004.ex5-4.time_ratio": lambda i: hw.memory_time_ratio(bytes=i["a"], baseline_bytes=i["b"]),
   "s004.ex5-4.speedup": lambda i: hw.memory_time_ratio(bytes=i["a"], baseline_bytes=i["b"]),
   "s004.ex5-4.measured_speedup": lambda i: (
@@ -96,9 +114,9 @@ COMPUTED: Computed = {
     / 1e12
   ),
   "s004.ex5-4.dram_model_fused_us": lambda i: (
-    hw.achieved_bandwidth("rtx_pro_6000", bytes=i["mib"] * MIB, measured_us=7.68).memory_time_us
+    hw.achieved_bandwidth(device_of(RTX, i), bytes=i["mib"] * MIB, measured_us=7.68).memory_time_us
   ),
-  "s004.ex5-4.quant_extra": lambda i: three_steps({"fuse": "1|2|3"}).groups[2].total_bytes / MIB,
+  "s004.ex5-4.quant_extra": lambda i: _one_step(i["z"], i["q"]).total_bytes / MIB,
   "s004.ex5-4.chain[1|2|3]": _chain_total,
   "s004.ex5-4.chain[12|3]": _chain_total,
   "s004.ex5-4.chain[1|23]": _chain_total,
@@ -107,8 +125,8 @@ COMPUTED: Computed = {
   "s004.ex5-4.peak[12|3]": _chain_peak,
   "s004.ex5-4.peak[1|23]": _chain_peak,
   "s004.ex5-4.peak[123]": _chain_peak,
-  "s004.ex5-4.traffic_drop": lambda i: _drop(lambda traffic: traffic.total_bytes),
-  "s004.ex5-4.peak_drop": lambda i: _drop(lambda traffic: traffic.memory.peak_bytes),
+  "s004.ex5-4.traffic_drop": lambda i: change(i).saved_bytes,
+  "s004.ex5-4.peak_drop": lambda i: change(i).saved_bytes,
   "s004.partitions.3": lambda i: len(list(hw.fusion_partitions(i["ops"]))),
   "s004.partitions.10": lambda i: len(list(hw.fusion_partitions(i["ops"]))),
   "s004.ex5-8.A16": lambda i: projection(i).a_bytes / MIB,
@@ -120,9 +138,7 @@ COMPUTED: Computed = {
   "s004.ex5-8.rest": lambda i: projection(i, fuse=True).rest_bytes / MIB,
   "s004.ex5-8.separate_total": lambda i: projection(i).total_bytes / MIB,
   "s004.ex5-8.fused_total": lambda i: projection(i, fuse=True).total_bytes / MIB,
-  "s004.ex5-8.increase": lambda i: (
-    projection(EX_5_8, fuse=True).total_bytes / projection(EX_5_8).total_bytes - 1
-  ),
+  "s004.ex5-8.increase": lambda i: over(i) - 1,
   "s004.ex5-8.one_column_separate": lambda i: projection(i).input_bytes / MIB,
   "s004.ex5-8.one_column_fused": lambda i: projection(i, fuse=True).input_bytes / MIB,
   "s004.ex5-8.acc_growth": lambda i: (

@@ -65,7 +65,7 @@ COMPUTED: Computed = {
   "s004.ex5-9.new_equal": lambda i: _mix(i).total_us["new"],
   "s004.ex5-9.orig_100": lambda i: _mix(i).total_us["old"],
   "s004.ex5-9.new_100": lambda i: _mix(i).total_us["new"],
-  "s004.ex5-9.speedup": lambda i: _mix({"p": 100, "q": 1}).speedup("new", "old"),
+  "s004.ex5-9.speedup": lambda i: hw.time_change(before_us=i["a"], after_us=i["b"]).speedup,
   "s004.ex5-9.p_star": lambda i: (
     hw.break_even_share(base_us=(i["o"], i["o"]), new_us=(i["a"], i["b"])).share
   ),

@@ -1,9 +1,12 @@
 """Amortisation, graph replay, dynamic shapes, Amdahl, critical paths, whole requests."""
 
+import dataclasses
 from typing import Any
 
 import hw_profiles as hw
 from hw_profiles.examples.computed import MIB, Computed, Inputs
+from hw_profiles.examples.devices import RTX
+from hw_profiles.frozen_map import FrozenMap
 
 _STRATEGIES = ("general", "bucketed", "specialised")
 
@@ -42,7 +45,7 @@ def _replay(inputs: Inputs, rows: int = 256, **options: Any) -> hw.GraphReplay:
     compute_us=options.get("compute_us", 20),
     eager_wait_us=options.get("wait_us", 20),
     replay_us=options.get("replay_us", 5),
-    input_bytes=hw.array_bytes((inputs.get("r", rows), 4096), "bfloat16"),
+    input_bytes=hw.array_bytes((inputs.get("r", rows), inputs.get("c", 4096)), "bfloat16"),
     bandwidth_bytes_per_s=inputs.get("bw", 1792e9),
   )
 
@@ -97,14 +100,15 @@ def _total_s(inputs: Inputs, name: str) -> float:
   place = _STRATEGIES.index(name)
   rates, times = list(_RATES), list(_PREPARATION_MS)
   rates[place], times[place] = inputs["rate"], inputs["P"] * 1e3
-  choice = _choose({"f": inputs["f"], "rates": rates, "P": times}, repeats=inputs["r"])
+  group = {"shapes": [(1, inputs["rows"])], "buckets": None}
+  choice = _choose({"f": inputs["f"], "rates": rates, "P": times, **group}, repeats=inputs["r"])
   return choice.total_us[name] / 1e6
 
 
 def _rate_tflops(inputs: Inputs) -> float:
   return (
     hw.stage_times(
-      "rtx_pro_6000",
+      dataclasses.replace(RTX, peak_flops=FrozenMap(bfloat16=inputs["p"] * 1e12)),
       bytes=0,
       flops=0,
       dtype="bfloat16",
@@ -181,7 +185,7 @@ COMPUTED: Computed = {
   "s004.graph.graph_fused.device": lambda i: _counts({**i, "graph": True}).kernels,
   "s004.ex5-11.eager": lambda i: _replay({}, compute_us=i["c"], wait_us=i["w"]).eager_us,
   "s004.ex5-11.saved": lambda i: (
-    _replay({}, wait_us=i["w"], replay_us=i["g"]).saved_without_copy_us
+    _replay({}, compute_us=i["c"], wait_us=i["w"], replay_us=i["g"]).saved_without_copy_us
   ),
   "s004.ex5-11.r256.bytes": lambda i: _input_array(i).bytes / MIB,
   "s004.ex5-11.r256.copy": lambda i: _replay(i).copy_us,

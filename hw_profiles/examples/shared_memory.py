@@ -3,7 +3,7 @@
 from typing import Literal
 
 import hw_profiles as hw
-from hw_profiles.examples.computed import Computed, Inputs
+from hw_profiles.examples.computed import Computed, Inputs, change, over
 from hw_profiles.examples.sm_tiling import load_a
 
 _FLOAT = 4
@@ -95,7 +95,7 @@ def _step(layout: str, run: int, loads: int = 2) -> int:
 def _scratch(inputs: Inputs) -> hw.XorLayout | hw.PitchedLayout:
   """The second text's 32 x 32 float32 tile, at a pitch of r words."""
   pitch = inputs.get("s", inputs.get("stride", 32))
-  rows = inputs.get("rows", 32)
+  rows = inputs.get("rows", inputs.get("r", 32))
   if inputs.get("xor"):
     return hw.XorLayout(rows=rows, columns=pitch)
   return _padded(pitch, rows)
@@ -111,7 +111,7 @@ def _column_cycles(inputs: Inputs) -> int:
 
 
 def _row_cycles(inputs: Inputs) -> int:
-  addresses = _scratch({}).row_addresses(0)
+  addresses = _scratch({"rows": inputs["rows"]}).row_addresses(0)
   assert addresses[1] - addresses[0] == _FLOAT * inputs["stride"]
   return hw.bank_conflicts(addresses, width_bytes=_FLOAT).transactions
 
@@ -154,7 +154,7 @@ COMPUTED: Computed = {
   "s000.lds128.row2x16_stride8.total": _lds128,
   "s000.lds128.row1x32_stride8.total": _lds128,
   "s000.lds128.row8x4_stride8.total": _lds128,
-  "s000.lds128.reduction": lambda i: 1 - _step("z4x8", 4) / _step("row4x8", 8),
+  "s000.lds128.reduction": lambda i: change(i).saved_fraction,
   "s000.lds128.per_pstep_rowfirst": lambda i: _step("row4x8", 8, i["loads"]),
   "s000.bank.untransposedA_2x16": _untransposed_a,
   "s000.bank.untransposedA_4x8": _untransposed_a,
@@ -176,5 +176,5 @@ COMPUTED: Computed = {
   "s004.bank32.col_xor_c31": _column_cycles,
   "s004.bank32.bytes": lambda i: _scratch(i).size_bytes,
   "s004.bank32.bytes_pad": lambda i: _scratch(i).size_bytes,
-  "s004.bank32.overhead": lambda i: _padded(33).overhead,
+  "s004.bank32.overhead": lambda i: over(i) - 1,
 }

@@ -1,10 +1,11 @@
 """Tiling inside an SM: intensities, lanes, registers, instructions."""
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 import hw_profiles as hw
-from hw_profiles.examples.computed import Computed, Inputs
+from hw_profiles.examples.computed import Computed, Inputs, change, over
 from hw_profiles.examples.devices import H100, V100
 
 _FLOAT = 4
@@ -22,6 +23,11 @@ def _thread(inputs: Inputs) -> hw.TileIntensity:
 
 
 _INNER_PRODUCT = hw.tile_intensity(tile_m=1, tile_n=1)
+
+
+def _per_element(flops: int, bytes: int) -> float:
+  """FLOP per byte of a loop that reads what it multiplies."""
+  return hw.roofline(V100, flops=flops, bytes=bytes, dtype="float32").intensity
 
 
 def _over_inner_product(inputs: Inputs) -> float:
@@ -117,8 +123,17 @@ def _covered(inputs: Inputs) -> int:
   return result.covered
 
 
-def _barriers(inputs: Inputs, shared_buffers: Literal[1, 2]) -> int:
-  return hw.k_loop(k=inputs["K"], block_k=inputs["BK"], shared_buffers=shared_buffers).loop_barriers
+def _barriers(inputs: Inputs) -> int:
+  """Of the number of buffers that needs as many barriers an iteration as the entry has."""
+  buffers: dict[int, Literal[1, 2]] = {2: 1, 1: 2}
+  loop = hw.k_loop(k=inputs["K"], block_k=inputs["BK"], shared_buffers=buffers[inputs["per_iter"]])
+  return loop.loop_barriers
+
+
+def _sides(product: int, total: int) -> Inputs:
+  """Of the thread tile with so many outputs, and so many elements read for them."""
+  root = math.isqrt(total * total - 4 * product)
+  return {"TM": (total + root) // 2, "TN": (total - root) // 2}
 
 
 def _mma(inputs: Inputs, groups: int = 1) -> hw.MmaCount:
@@ -150,18 +165,6 @@ def _card_bytes(inputs: Inputs) -> float:
   return under_way.required_bytes_per_sm * gpu.sm_count / 1e6
 
 
-def _blocks_to_cover(inputs: Inputs) -> int:
-  """Where the text's latency is 1000 ns, and a warp has two loads under way."""
-  return next(
-    blocks
-    for blocks in range(1, H100.max_blocks_per_sm + 1)
-    if hw.in_flight(
-      H100, resident_warps=blocks * inputs["per"], loads_per_warp=2, latency_ns=1000
-    ).coverage
-    >= 1
-  )
-
-
 def _checked(inputs: Inputs) -> hw.CheckedParameters:
   return hw.check_gemm_parameters(
     V100,
@@ -188,11 +191,11 @@ COMPUTED: Computed = {
   "s000.regfile.bw_needed_at_peak": lambda i: hw.operand_bandwidth_bytes_per_s(
     flops_per_s=i["peak"], operands=i["operands"], element_bytes=i["bytes"]
   ),
-  "s000.naive.ai": lambda i: _INNER_PRODUCT.intensity,
+  "s000.naive.ai": lambda i: _per_element(2 * i["K"], 2 * i["K"] * 4),
   "s000.naive.dram_bound_flops": _ceiling,
   "s000.naive.warp_ai": lambda i: _warp({"Wm": 1, "Wn": i["lanes"], "T": 1}).intensity,
   "s000.block.traffic_reduction": _over_inner_product,
-  "s000.block.gain_over_naive": _over_inner_product,
+  "s000.block.gain_over_naive": over,
   "s000.block.ai_32": lambda i: _block(i).intensity,
   "s000.block.ai_64": lambda i: _block(i).intensity,
   "s000.block.ai_128": lambda i: _block(i).intensity,
@@ -208,14 +211,14 @@ COMPUTED: Computed = {
   "s000.block.Tm": lambda i: _thread_grid(i).thread_m,
   "s000.block.Tn": lambda i: _thread_grid(i).thread_n,
   "s000.block.cover_strided": _covered,
-  "s000.block.barriers_single_buffer": lambda i: _barriers(i, 1),
+  "s000.block.barriers_single_buffer": _barriers,
   "s000.thread.smem_reads_per_step": lambda i: _thread(i).elements_read,
   "s000.thread.fma_per_step": lambda i: _thread(i).fmas,
   "s000.thread.ai_4": lambda i: _thread(i).intensity,
   "s000.thread.ai_8": lambda i: _thread(i).intensity,
   "s000.thread.ai_16": lambda i: _thread(i).intensity,
-  "s000.thread.inner_ai_bytes": lambda i: _INNER_PRODUCT.intensity,
-  "s000.thread.inner_fma_per_element": lambda i: _INNER_PRODUCT.fmas_per_element,
+  "s000.thread.inner_ai_bytes": lambda i: _per_element(i["f"], 8),
+  "s000.thread.inner_fma_per_element": lambda i: over({"a": i["f"], "b": 2}),
   "s000.thread.outer_fma_per_element": lambda i: _thread(i).fmas_per_element,
   "s000.thread.outer_over_inner": lambda i: (
     _thread(i).fmas_per_element / _INNER_PRODUCT.fmas_per_element
@@ -225,7 +228,9 @@ COMPUTED: Computed = {
   "s000.thread.register_floats_8x8": lambda i: _budget(i).tile_registers,
   "s000.thread.register_floats_16x16": lambda i: _budget(i).tile_registers,
   "s000.thread.cfrag_16x16": lambda i: _budget(i).accumulator_registers,
-  "s000.regs.total": lambda i: _budget({}, index_registers=i["index"]).needed_registers,
+  "s000.regs.total": lambda i: (
+    _budget(_sides(i["c"], i["frag"]), index_registers=i["index"]).needed_registers
+  ),
   "s000.regs.per_block": lambda i: _budget(i, registers_per_thread=i["regs"]).registers_per_block,
   "s000.regs.independent_chains": lambda i: _budget(i).independent_chains,
   "s000.warp.ai_1x32": lambda i: _warp(i).intensity,
@@ -237,9 +242,8 @@ COMPUTED: Computed = {
   "s000.warp.floats_4x8": lambda i: _warp(i).elements_read,
   "s000.warp.floats_8x4": lambda i: _warp(i).elements_read,
   "s000.warp.sum_lower_bound": lambda i: hw.best_warp_shape(lanes=i["lanes"]).elements_bound,
-  "s000.warp.gain_4x8_over_1x32": lambda i: (
-    _warp({"Wm": 4, "Wn": 8, "T": 8}).intensity / _warp({"Wm": 1, "Wn": 32, "T": 8}).intensity
-  ),
+  # elements that a warp reads for as many outputs
+  "s000.warp.gain_4x8_over_1x32": over,
   "s000.warp.count": lambda i: _checked({**_BLOCK, **i}).tiling.warps,
   "s000.warp.tile": lambda i: _warp_grid(i).warp_tile,
   "s000.warp.origin_tid0": _origin,
@@ -251,11 +255,11 @@ COMPUTED: Computed = {
   "s000.warp.cover": _covered,
   "s000.vec.loads_per_thread_scalar": lambda i: load_a(i).rounds,
   "s000.vec.loads_per_thread_float4": lambda i: load_a(i, vector=4).rounds,
-  "s000.vec.instr_reduction": lambda i: 1 - load_a({}, vector=4).rounds / load_a({}).rounds,
+  "s000.vec.instr_reduction": lambda i: change(i).saved_fraction,
   "s000.vec.map_example": _float4_place,
   "s000.vec.cover_float4": _covered,
   "s000.db.ploop_iterations": lambda i: len(hw.register_pipeline(block_k=i["BK"])),
-  "s000.db.barriers": lambda i: _barriers(i, 2),
+  "s000.db.barriers": _barriers,
   "s000.db.ffma_cycles_per_tile_one_warp": lambda i: (
     hw.latency_cover(
       thread_m=i["TM"],
@@ -276,11 +280,19 @@ COMPUTED: Computed = {
   "s004.little.bytes_per_load": lambda i: (
     hw.coalescing(range(0, i["lanes"] * i["b"], i["b"]), width_bytes=i["b"]).requested_bytes
   ),
-  "s004.flip.min_blocks": _blocks_to_cover,
+  # blocks of `per` warps are waves of them
+  "s004.flip.min_blocks": lambda i: (
+    hw.wave(programs=i["w"], cores=1, programs_per_core=i["per"]).waves
+  ),
   "s004.mma.flops": lambda i: _mma(i).shape.flops,
   "s004.mma.count": lambda i: _mma(i).instructions,
   "s004.mma.tile_flops": lambda i: _mma(i).tile_flops,
-  "s004.mma.per_warp": lambda i: _mma({}, groups=i["w"]).instructions_per_group,
+  # a tile of as many instructions, and of as many fragments: one above another
+  "s004.mma.per_warp": lambda i: (
+    _mma({"M": 16 * i["c"], "N": 8, "K": 16}, groups=i["w"]).instructions_per_group
+  ),
   "s004.mma.output_fragments": lambda i: _mma(i).fragments,
-  "s004.mma.fragments_per_warp": lambda i: _mma({}, groups=i["w"]).fragments_per_group,
+  "s004.mma.fragments_per_warp": lambda i: (
+    _mma({"M": 16 * i["f"], "N": 8}, groups=i["w"]).fragments_per_group
+  ),
 }

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import hw_profiles as hw
-from hw_profiles.examples.computed import KIB, MIB, Computed, Inputs
+from hw_profiles.examples.computed import KIB, MIB, Computed, Inputs, over
 from hw_profiles.examples.devices import H100, RTX, V100, device_of
 
 _SIZES = {"int8": 1, "bfloat16": 2, "float32": 4}
@@ -190,8 +190,8 @@ COMPUTED: Computed = {
     hw.wave(programs=1, cores=i["sms"], programs_per_core=i["blocks_per_sm"]).programs_per_wave
   ),
   "s000.l2hit.dram_traffic_ratio_row_vs_grouped10": lambda i: (
-    (1 - _launch_order({"grid_m": 128, "grid_n": 128, "wave": 160, "group": 1}))
-    / (1 - _launch_order({"grid_m": 128, "grid_n": 128, "wave": 160, "group": 10}))
+    # what misses L2
+    over({"a": 1 - i["h_row"], "b": 1 - i["h_grp"]})
   ),
   "s000.naive.dram_bound_fraction_of_peak": lambda i: (
     hw.roofline(
@@ -233,17 +233,23 @@ COMPUTED: Computed = {
   "s004.flip.coverage": lambda i: _under_way(i).coverage,
   "s004.flip.min_warps": lambda i: _under_way(i).min_warps,
   "s004.flip.effective_bw_fraction": lambda i: (
-    _under_way({}, loads=2, lat=1e-6).effective_bandwidth_bytes_per_s
-    / H100.dram_bandwidth_bytes_per_s
+    # as many loads of a warp under way as there are bytes, for the need that 1 us makes
+    hw.in_flight(
+      dataclasses.replace(H100, dram_bandwidth_bytes_per_s=i["need"] * H100.sm_count * 1e6),
+      resident_warps=1,
+      loads_per_warp=1,
+      bytes_per_load=i["have"],
+      latency_ns=1000,
+    ).coverage
   ),
-  "s004.sm.tile_ai": lambda i: i["f"] / (2 * _tile({"m": 128, "n": 128, "k": 64}).a_tile_bytes),
+  "s004.sm.tile_ai": lambda i: (
+    hw.roofline(H100, flops=i["f"], bytes=i["b"], dtype="bfloat16").intensity
+  ),
   "s004.h100.ridge": lambda i: _ridge(H100, i),
   "s004.rtxpro6000.ridge": lambda i: _ridge(RTX, i),
   "s004.gemm.flops": lambda i: hw.MatmulProblem(i["M"], i["K"], i["N"]).flops / 1e9,
   "s004.gemm.once": lambda i: hw.MatmulProblem(i["M"], i["K"], i["N"]).once_through_bytes / MIB,
-  "s004.ex5-3.equal_bw_ratio": lambda i: (
-    _tile({"m": 128, "n": 128}).total_bytes / _tile({"m": 64, "n": 64}).total_bytes
-  ),
+  "s004.ex5-3.equal_bw_ratio": lambda i: hw.memory_time_ratio(bytes=i["a"], baseline_bytes=i["b"]),
   "s004.ex5-3.t64.row_tiles": lambda i: _tile({"n": 64, **i}).grid[0],
   "s004.ex5-3.t64.col_tiles": lambda i: _tile({"m": 64, **i}).grid[1],
   "s004.ex5-5.serial": lambda i: _flow(i, 1, i["n"]).total_us,
@@ -253,9 +259,7 @@ COMPUTED: Computed = {
   "s004.ex5-5.block1_copied": lambda i: _flow(i, 2).events[1].copy_end_us,
   "s004.ex5-5.mover_end": lambda i: _flow(i, 2).events[-1].copy_end_us,
   "s004.ex5-5.compute_busy": lambda i: _flow({"tm": 1.29, **i}, 2).compute_busy,
-  "s004.ex5-5.saving": lambda i: (
-    1 - _flow({"tm": 1.29}, 2).total_us / _flow({"tm": 1.29}, 1).total_us
-  ),
+  "s004.ex5-5.saving": lambda i: hw.time_change(before_us=i["a"], after_us=i["b"]).saved_fraction,
   "s004.loop.k_chunks": lambda i: _traffic(i, block_k=i["k"]).k_steps,
   "s004.loop.linear_tiles": lambda i: math.prod(
     _traffic({"M": 64 * i["a"], "N": 64 * i["b"]}).grid

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import hw_profiles as hw
-from hw_profiles.examples.computed import KIB, MIB, Computed, Inputs
+from hw_profiles.examples.computed import DTYPE_OF_BYTES, KIB, MIB, Computed, Inputs
 from hw_profiles.examples.devices import H100, RTX, device_of
 
 _QWEN = {"r": 64, "H": 4096, "F": 12288}
@@ -118,7 +118,10 @@ def _kernels(inputs: Inputs) -> hw.HostDeviceTimeline:
 COMPUTED: Computed = {
   "s004.ex5-1.bytes": lambda i: (
     hw.transfer(
-      shape=(i["r"], i["c"]), dtype="bfloat16", direction="h2d", bandwidth_bytes_per_s=64e9
+      shape=(i["r"], i["c"]),
+      dtype=DTYPE_OF_BYTES[i["b"]],
+      direction="h2d",
+      bandwidth_bytes_per_s=64e9,
     ).bytes
     / MIB
   ),

@@ -6,7 +6,7 @@ import math
 from typing import Literal
 
 from hw_profiles import dtypes
-from hw_profiles.arguments import at_least
+from hw_profiles.arguments import at_least, collection
 
 Span = Literal["element", "row", "tensor"]
 SPANS: tuple[Span, ...] = ("element", "row", "tensor")
@@ -27,6 +27,7 @@ class ChainTensor:
   dtype: str
 
   def __post_init__(self) -> None:
+    collection(f"ChainTensor({self.name!r}).shape", self.shape)
     for size in self.shape:
       at_least(f"shape of {self.name}", size, 0)
     dtypes.size_bytes(self.dtype)
@@ -106,6 +107,9 @@ class OperatorChain:
   keep: tuple[str, ...] = ()
 
   def __post_init__(self) -> None:
+    collection("tensors", self.tensors, ChainTensor)
+    collection("operations", self.operations, ChainOperation)
+    collection("keep", self.keep)
     if not self.operations:
       raise ValueError("operations=(): expected at least one")
     for kind, names in (

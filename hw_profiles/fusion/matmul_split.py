@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from hw_profiles import dtypes
-from hw_profiles.arguments import at_least, ceil_div
+from hw_profiles.arguments import at_least, ceil_div, instance
 
 SplitAxis = Literal["m", "n", "k"]
 SPLIT_AXES: tuple[SplitAxis, ...] = ("m", "n", "k")
@@ -76,6 +76,7 @@ def matmul_split_traffic(
   Raises:
     ValueError: an argument is out of range or a dtype unknown.
   """
+  instance("axis", axis, str)
   sizes = {"m": m, "n": n, "k": k}
   for name, size in sizes.items():
     at_least(name, size, 0)
@@ -84,12 +85,13 @@ def matmul_split_traffic(
     raise ValueError(f"axis={axis!r}: expected one of {', '.join(SPLIT_AXES)}")
   if parts > max(sizes[axis], 1):
     raise ValueError(f"parts={parts}: {axis}={sizes[axis]}; expected at most {max(sizes[axis], 1)}")
-  in_size = dtypes.size_bytes(in_dtype)
+  in_size = dtypes.size_bytes(in_dtype, name="in_dtype")
   a_bytes, b_bytes = m * k * in_size, k * n * in_size
   a_copies = parts if axis == "n" else 1
   b_copies = parts if axis == "m" else 1
-  partial = parts * m * n * dtypes.size_bytes(acc_dtype) if axis == "k" and parts > 1 else 0
-  c_write = m * n * dtypes.size_bytes(out_dtype or in_dtype)
+  acc_size = dtypes.size_bytes(acc_dtype, name="acc_dtype")
+  partial = parts * m * n * acc_size if axis == "k" and parts > 1 else 0
+  c_write = m * n * dtypes.size_bytes(out_dtype or in_dtype, name="out_dtype")
   return MatmulSplit(
     part_size=ceil_div(sizes[axis], parts),
     a_read_bytes=a_copies * a_bytes,

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-from hw_profiles.arguments import at_least
+from hw_profiles.arguments import at_least, collection, instance
 from hw_profiles.fusion.chain import OperatorChain
 
 
@@ -32,6 +32,8 @@ def groups_of(chain: OperatorChain, partition: Sequence[int]) -> tuple[tuple[int
   Raises:
     ValueError: the sizes are not positive integers that add up to the chain.
   """
+  instance("chain", chain, OperatorChain)
+  collection("partition", partition)
   for size in partition:
     at_least("partition", size, 1)
   if sum(partition) != len(chain.operations):

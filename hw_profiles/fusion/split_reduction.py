@@ -99,8 +99,10 @@ def split_reduction_traffic(
   partials = rows * num_splits * accumulator_size if is_split else 0
   scales = rows * accumulator_size if is_split else 0
   input_read = elements * dtypes.size_bytes(dtype) * (2 if is_split else 1)
-  weight_read = elements * dtypes.size_bytes(weight_dtype or dtype) if has_weight else 0
-  output_write = elements * dtypes.size_bytes(out_dtype or dtype)
+  weight_read = (
+    elements * dtypes.size_bytes(weight_dtype or dtype, name="weight_dtype") if has_weight else 0
+  )
+  output_write = elements * dtypes.size_bytes(out_dtype or dtype, name="out_dtype")
   auxiliary = 2 * partials + scales * (1 + scale_reads_per_row)
   return SplitReductionTraffic(
     groups=rows * num_splits,

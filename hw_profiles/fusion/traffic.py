@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from hw_profiles.arguments import at_least, ceil_div
+from hw_profiles.arguments import at_least, ceil_div, instance
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.fusion.chain import ChainOperation, OperatorChain
 from hw_profiles.fusion.lifetimes import MemoryUse, external_writes, memory_use
@@ -117,6 +117,7 @@ def rank_fusions(
   Raises:
     ValueError: `local_capacity_bytes` is negative.
   """
+  instance("chain", chain, OperatorChain)
   results = [
     fusion_traffic(chain, partition=partition, local_capacity_bytes=local_capacity_bytes)
     for partition in fusion_partitions(len(chain.operations))

@@ -4,7 +4,7 @@ import bisect
 import dataclasses
 from collections.abc import Sequence
 
-from hw_profiles.arguments import at_least, positive
+from hw_profiles.arguments import at_least, collection, positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +52,18 @@ def bucketing(
     ValueError: a count below 0, a bucket below 1, or a call larger than every
       bucket.
   """
+  collection("calls", calls)
+  if buckets is not None:
+    collection("buckets", buckets)
   sizes = None if buckets is None else sorted(set(buckets))
   for size in sizes or ():
     at_least("buckets", size, 1)
   assigned = []
-  for kind, (count, rows) in enumerate(calls):
+  for kind, call in enumerate(calls):
+    collection(f"calls[{kind}]", call)
+    if len(call) != 2:
+      raise ValueError(f"calls[{kind}]={call!r}: expected how many, and of how many rows")
+    count, rows = call
     at_least(f"calls[{kind}][0]", count, 0)
     at_least(f"calls[{kind}][1]", rows, 0)
     bucket = rows

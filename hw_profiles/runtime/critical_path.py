@@ -4,7 +4,7 @@ import dataclasses
 import graphlib
 from collections.abc import Mapping, Sequence
 
-from hw_profiles.arguments import not_negative
+from hw_profiles.arguments import collection, mapping, not_negative
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.runtime.contention import shared_durations_us
 from hw_profiles.timeline.engine import Task, TaskInterval, schedule_tasks
@@ -28,6 +28,8 @@ class RequestStage:
   demands: Mapping[str, float] = dataclasses.field(default_factory=FrozenMap)
 
   def __post_init__(self) -> None:
+    mapping(f"RequestStage({self.name!r}).demands", self.demands)
+    collection(f"RequestStage({self.name!r}).after", self.after)
     not_negative(f"RequestStage({self.name!r}).duration_us", self.duration_us)
     for resource, share in self.demands.items():
       not_negative(f"RequestStage({self.name!r}).demands[{resource!r}]", share)
@@ -96,6 +98,7 @@ def critical_path(stages: Sequence[RequestStage]) -> CriticalPath:
     ValueError: no stage, two of one name, a wait for a stage that does not exist,
       or stages that wait for each other in a circle.
   """
+  collection("stages", stages, RequestStage)
   if not stages:
     raise ValueError("stages: expected at least one")
   alone = [Task(stage.name, stage.duration_us, None, stage.after) for stage in stages]

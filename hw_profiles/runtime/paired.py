@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from hw_profiles.arguments import not_negative, positive
+from hw_profiles.arguments import collection, not_negative, positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +67,8 @@ def paired_statistics(
     ValueError: no pair, lists of different lengths, a time below 0, or a confidence
       out of range.
   """
+  collection("before_us", before_us)
+  collection("after_us", after_us)
   if len(before_us) != len(after_us) or not before_us:
     raise ValueError(
       f"before_us and after_us have {len(before_us)} and {len(after_us)} times:"

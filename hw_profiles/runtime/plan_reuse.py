@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Hashable, Sequence
 
-from hw_profiles.arguments import at_least, not_negative
+from hw_profiles.arguments import at_least, collection, not_negative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +53,7 @@ def plan_reuse(
   Raises:
     ValueError: an argument is out of range.
   """
+  collection("layouts", layouts)
   at_least("copies_per_plan", copies_per_plan, 0)
   not_negative("plan_us", plan_us)
   not_negative("run_us", run_us)

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 from collections.abc import Hashable, Sequence
 
-from hw_profiles.arguments import at_least, not_negative
+from hw_profiles.arguments import at_least, collection, not_negative
 from hw_profiles.frozen_map import FrozenMap
 
 
@@ -52,6 +52,8 @@ def program_cache(
   Raises:
     ValueError: an argument out of range, or more `cached` than `capacity`.
   """
+  collection("shapes", shapes)
+  collection("cached", cached)
   if capacity is not None:
     at_least("capacity", capacity, 1)
     if len(set(cached)) > capacity:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from hw_profiles.arguments import at_least, not_negative, positive
+from hw_profiles.arguments import at_least, collection, not_negative, positive
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.runtime.amdahl import amdahl
 from hw_profiles.runtime.change import time_change
@@ -195,6 +195,7 @@ def request_saving(classes: Sequence[CallClass], *, request_us: float) -> Reques
     ValueError: two classes of one name, or calls that the request waits for longer
       than it takes.
   """
+  collection("classes", classes, CallClass)
   positive("request_us", request_us)
   saved_by: dict[str, float] = {}
   for calls in classes:

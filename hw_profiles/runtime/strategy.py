@@ -5,7 +5,7 @@ import fractions
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from hw_profiles.arguments import at_least, not_negative
+from hw_profiles.arguments import at_least, collection, mapping, not_negative
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.runtime.amortisation import payback_runs
 
@@ -25,6 +25,7 @@ class Strategy:
   programs_us: Mapping[str, float]
 
   def __post_init__(self) -> None:
+    mapping(f"Strategy({self.name!r}).programs_us", self.programs_us)
     not_negative(f"Strategy({self.name!r}).run_us", self.run_us)
     for program, time_us in self.programs_us.items():
       not_negative(f"Strategy({self.name!r}).programs_us[{program!r}]", time_us)
@@ -126,6 +127,8 @@ def choose_strategy(
   Raises:
     ValueError: no strategy, two of one name, or `repeats` below 1.
   """
+  collection("strategies", strategies, Strategy)
+  collection("cached", tuple(cached) if isinstance(cached, Mapping) else cached)
   at_least("number of strategies", len(strategies), 1)
   at_least("repeats", repeats, 1)
   names = [strategy.name for strategy in strategies]

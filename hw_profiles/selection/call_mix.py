@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
 
-from hw_profiles.arguments import not_negative
+from hw_profiles.arguments import collection, mapping, not_negative
 from hw_profiles.frozen_map import FrozenMap
 
 Amount = int | float | Fraction
@@ -71,6 +71,10 @@ def call_mix(
     ValueError: nothing to compare or no calls, a time is missing, or a number is
       negative.
   """
+  mapping("times_us", times_us)
+  mapping("calls", calls)
+  for name, times in times_us.items():
+    mapping(f"times_us[{name!r}]", times)
   if not times_us or not any(calls.values()):
     raise ValueError(
       f"times_us has {len(times_us)} implementation(s), calls {len(calls)} shape(s) that are"
@@ -140,6 +144,10 @@ def break_even_share(
   Raises:
     ValueError: a number is negative.
   """
+  for name, pair in (("base_us", base_us), ("new_us", new_us)):
+    collection(name, pair)
+    if len(pair) != 2:
+      raise ValueError(f"{name}={pair!r}: expected two times, one a shape")
   for name, times in (("base_us", base_us), ("new_us", new_us), ("dispatch_us", (dispatch_us,))):
     for value in times:
       _check_number(name, value)

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from hw_profiles.arguments import at_least, ceil_div, not_negative, positive
+from hw_profiles.arguments import at_least, ceil_div, collection, mapping, not_negative, positive
 from hw_profiles.capacity.residency import Residency, residency
 from hw_profiles.cost.roofline import peak_flops
 from hw_profiles.errors import InfeasibleTileError
@@ -182,6 +182,7 @@ def select_candidates(
     ValueError: no candidates, two of one name, a factor below 1, or no such
       device or rate.
   """
+  collection("candidates", candidates, Candidate)
   gpu = resolve_gpu(gpu)
   names = [candidate.name for candidate in candidates]
   if not names or len(set(names)) != len(names):
@@ -275,6 +276,12 @@ def choose_measured(
   Raises:
     ValueError: a shape that is called has no times, or as `call_mix`.
   """
+  mapping("samples_us", samples_us)
+  mapping("calls", calls)
+  for shape, count in calls.items():
+    not_negative(f"calls[{shape!r}]", count)
+  for name, shapes in samples_us.items():
+    mapping(f"samples_us[{name!r}]", shapes)
   medians: dict[str, FrozenMap[str, float]] = {}
   spreads: dict[str, float] = {}
   for name, shapes in samples_us.items():

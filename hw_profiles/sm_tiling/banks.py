@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from hw_profiles.arguments import at_least
+from hw_profiles.arguments import at_least, collection
 from hw_profiles.capacity.residency import LANES_PER_WARP
 
 BANKS = 32
@@ -72,6 +72,7 @@ def shared_bank(byte_address: int) -> int:
 
 def _checked(addresses_bytes: Iterable[int | None], width_bytes: int) -> list[int | None]:
   """The addresses of all 32 lanes, missing ones inactive."""
+  collection("addresses_bytes", addresses_bytes)
   if width_bytes not in WIDTHS_BYTES:
     raise ValueError(f"width_bytes={width_bytes!r}: expected one of {WIDTHS_BYTES}")
   lanes = list(addresses_bytes)

@@ -1,5 +1,6 @@
 """The buffers of one block's step, as `matmul_traffic` counts them."""
 
+from hw_profiles.arguments import at_least
 from hw_profiles.matmul.traffic import MatmulTraffic, matmul_traffic
 
 
@@ -17,6 +18,8 @@ def block_tile(
   Raises:
     ValueError: a size is below 1 or a dtype is unknown.
   """
+  for name, size in (("block_m", block_m), ("block_n", block_n), ("block_k", block_k)):
+    at_least(name, size, 1)
   return matmul_traffic(
     m=block_m,
     k=block_k,

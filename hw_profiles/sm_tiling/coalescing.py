@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from hw_profiles.arguments import at_least
+from hw_profiles.arguments import at_least, collection
 from hw_profiles.capacity.residency import LANES_PER_WARP
 
 SECTOR_BYTES = 32
@@ -56,6 +56,7 @@ def coalescing(addresses_bytes: Iterable[int | None], *, width_bytes: int) -> Co
   Sector and line sizes: CUDA C++ best practices guide, compute capability 6.0
   and later.
   """
+  collection("addresses_bytes", addresses_bytes)
   at_least("width_bytes", width_bytes, 1)
   lanes = list(addresses_bytes)
   if len(lanes) > LANES_PER_WARP:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from hw_profiles.arguments import at_least
+from hw_profiles.arguments import at_least, instance
 from hw_profiles.capacity.residency import LANES_PER_WARP
 from hw_profiles.sm_tiling.banks import BankConflicts, bank_conflicts
 from hw_profiles.sm_tiling.lane_maps import WarpTiling
@@ -54,6 +54,7 @@ def fragment_loads(
       reads, elements of one load that are not contiguous, or an element that
       the layout does not have.
   """
+  instance("tiling", tiling, WarpTiling)
   if operand not in ("A", "B"):
     raise ValueError(f"operand={operand!r}: expected 'A' or 'B'")
   at_least("step", step, 0)
@@ -101,6 +102,7 @@ def step_transactions(tiling: WarpTiling, *, width_bytes: int = 16) -> int:
   Raises:
     ValueError: as `fragment_loads`.
   """
+  instance("tiling", tiling, WarpTiling)
   return sum(
     load.transactions
     for load in (

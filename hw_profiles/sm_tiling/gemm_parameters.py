@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hw_profiles.arguments import at_least, ceil_div, round_up
+from hw_profiles.arguments import at_least, ceil_div, instance, round_up
 from hw_profiles.capacity.residency import LANES_PER_WARP, Residency
 from hw_profiles.errors import InfeasibleTileError
 from hw_profiles.profile import GpuProfile
@@ -148,6 +148,8 @@ def check_gemm_parameters(
     ValueError: parts contradict each other (the message lists every
       contradiction), or `gpu` is no GPU.
   """
+  if parameters is not None:
+    instance("parameters", parameters, GemmParameters)
   gpu = resolve_gpu(gpu)
   p = GemmParameters() if parameters is None else parameters
   problems = _problems(p)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from hw_profiles.arguments import at_least, not_negative
+from hw_profiles.arguments import at_least, few_enough, not_negative
 from hw_profiles.capacity.residency import LANES_PER_WARP
 
 
@@ -128,6 +128,8 @@ def best_warp_shape(
   Raises:
     ValueError: a size is below 1.
   """
+  at_least("lanes", lanes, 1)
+  few_enough("lanes", lanes, instead="a warp has 32 lanes")
   for name, value in (("thread_m", thread_m), ("thread_n", thread_n), ("lanes", lanes)):
     at_least(name, value, 1)
   read = {
@@ -160,6 +162,8 @@ def best_tiles(
   Raises:
     ValueError: an unknown limit, a size below 1, or no tile meets the budget.
   """
+  at_least("budget", budget, 1)
+  few_enough("budget", budget, instead="the best is square, or as near to it as `unit` allows")
   if fixed not in ("sum", "product"):
     raise ValueError(f"fixed={fixed!r}: expected 'sum' or 'product'")
   at_least("budget", budget, 1)

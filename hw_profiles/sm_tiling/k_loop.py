@@ -138,6 +138,8 @@ def register_pipeline(*, block_k: int) -> tuple[tuple[int | None, int | None], .
     ValueError: `block_k` is below 1.
   """
   at_least("block_k", block_k, 1)
+  few_enough("block_k", block_k, instead="each step reads what the one before it wrote")
+  at_least("block_k", block_k, 1)
   return tuple((p - 1 if p > 0 else None, p if p < block_k else None) for p in range(block_k + 1))
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from hw_profiles.arguments import at_least
+from hw_profiles.arguments import at_least, collection
 from hw_profiles.capacity.residency import LANES_PER_WARP
 
 LaneOrder = Literal["row_first", "column_first", "z_order"]
@@ -278,7 +278,14 @@ class Coverage:
 
 
 def coverage(outputs: Iterable[tuple[int, int]], *, rows: int, columns: int) -> Coverage:
-  """Counts a map's outputs against a tile of rows x columns, by enumeration."""
+  """Counts a map's outputs against a tile of rows x columns, by enumeration.
+
+  Raises:
+    ValueError: `outputs` has no items, or a size is out of range.
+  """
+  collection("outputs", outputs, tuple)
+  at_least("rows", rows, 0)
+  at_least("columns", columns, 0)
   owners = collections.Counter(outputs)
   inside = {
     place: count

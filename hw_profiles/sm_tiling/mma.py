@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from hw_profiles import dtypes
-from hw_profiles.arguments import at_least, ceil_div, round_up
+from hw_profiles.arguments import at_least, ceil_div, instance, round_up
 
 MmaFamily = Literal["mma.sync", "wgmma", "tcgen05", "tcgen05.cta_group2", "cube"]
 
@@ -114,6 +114,10 @@ def mma_shape(
   mma_sm100_umma.hpp; mma.sync of compute capability 8.0 and later (8.9 for
   float8), wgmma 9.0, tcgen05 10.0. Fractal: the Ascend C documentation.
   """
+  instance("family", family, str)
+  for side, size in (("m", m), ("n", n)):
+    if size is not None:
+      at_least(side, size, 1)
   if family not in _RULES:
     raise ValueError(f"family={family!r}: expected one of {', '.join(_RULES)}")
   rule = _RULES[family]
@@ -200,6 +204,7 @@ def mma_instructions(
     ValueError: a size is below 1, or, without `pad`, the shape does not divide
       the tile, or the groups not the fragments.
   """
+  instance("shape", shape, MmaShape)
   at_least("groups", groups, 1)
   for name, size, unit in (
     ("block_m", block_m, shape.m),

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Collection, Sequence
 
-from hw_profiles.arguments import at_least
+from hw_profiles.arguments import at_least, collection
 
 
 def register_bank_conflicts(
@@ -36,6 +36,8 @@ def register_bank_conflicts(
   Raises:
     ValueError: a number is out of range.
   """
+  collection("registers", registers)
+  collection("reused", reused)
   at_least("banks", banks, 1)
   at_least("reads_per_bank", reads_per_bank, 1)
   for register in registers:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hw_profiles.arguments import at_least
+from hw_profiles.arguments import at_least, few_enough
 from hw_profiles.capacity.residency import Residency, residency
 from hw_profiles.errors import InfeasibleTileError
 from hw_profiles.profile import GpuProfile
@@ -50,6 +50,8 @@ def stage_options(
     InfeasibleTileError: threads or registers alone do not fit.
     ValueError: `gpu` is no GPU, or another argument is out of range.
   """
+  at_least("max_stages", max_stages, 1)
+  few_enough("max_stages", max_stages, instead="no block has more")
   gpu = resolve_gpu(gpu)
   at_least("max_stages", max_stages, 1)
   block = {"threads_per_block": threads_per_block, "registers_per_thread": registers_per_thread}

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hw_profiles.arguments import positive
+from hw_profiles.arguments import collection, positive
 from hw_profiles.frozen_map import FrozenMap
 
 
@@ -50,6 +50,7 @@ def tier_ceilings(*tiers: Tier, peak_flops_per_s: float) -> TierCeilings:
     ValueError: an intensity, a bandwidth or the peak is not positive, or a
       name occurs twice.
   """
+  collection("tiers", tiers, Tier)
   positive("peak_flops_per_s", peak_flops_per_s)
   by: dict[str, float] = {}
   for tier in tiers:

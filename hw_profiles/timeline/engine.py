@@ -4,7 +4,7 @@ import dataclasses
 import heapq
 from collections.abc import Mapping, Sequence
 
-from hw_profiles.arguments import at_least, not_negative
+from hw_profiles.arguments import at_least, collection, mapping, not_negative
 from hw_profiles.frozen_map import FrozenMap
 
 
@@ -25,6 +25,7 @@ class Task:
   after: tuple[str, ...] = ()
 
   def __post_init__(self) -> None:
+    collection(f"Task({self.name!r}).after", self.after)
     not_negative(f"Task({self.name!r}).duration_us", self.duration_us)
     object.__setattr__(self, "after", tuple(self.after))
 
@@ -137,6 +138,9 @@ def schedule_tasks(
       tasks that wait for each other in a circle (the message names it), or a
       capacity below 1.
   """
+  collection("tasks", tasks, Task)
+  if capacities is not None:
+    mapping("capacities", capacities)
   capacities = {} if capacities is None else capacities
   for resource, capacity in capacities.items():
     at_least(f"capacities[{resource!r}]", capacity, 1)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from hw_profiles.arguments import at_least, not_negative
+from hw_profiles.arguments import at_least, collection, not_negative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,9 @@ def block_flow(
     ValueError: a time below 0, blocks of different numbers of stages, no stage
       at all, or no slot.
   """
+  collection("stage_us", stage_us)
+  for block, times_us in enumerate(stage_us):
+    collection(f"stage_us[{block}]", times_us)
   if num_slots is not None:
     at_least("num_slots", num_slots, 1)
   not_negative("hop_us", hop_us)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from hw_profiles.arguments import at_least, few_enough, not_negative
+from hw_profiles.arguments import at_least, collection, few_enough, not_negative
 from hw_profiles.timeline.flow import BlockFlow, block_flow
 
 
@@ -71,6 +71,7 @@ def persistent_pipeline(
   Raises:
     ValueError: an argument is out of range.
   """
+  collection("stage_us", stage_us)
   at_least("stages in stage_us", len(stage_us), 1)
   for stage, time_us in enumerate(stage_us):
     not_negative(f"stage_us[{stage}]", time_us)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TypeAlias
 
-from hw_profiles.arguments import not_negative
+from hw_profiles.arguments import collection, not_negative
 
 # the host's own queue; no device stream may have this name
 HOST_STREAM = "host"
@@ -22,10 +22,7 @@ class _Accesses:
     not_negative(f"{type(self).__name__}({self.name!r}).duration_us", self.duration_us)
     for field in ("reads", "writes"):
       buffers = getattr(self, field)
-      if isinstance(buffers, str):
-        raise ValueError(
-          f"{type(self).__name__}({self.name!r}).{field}={buffers!r}: expected a tuple of names"
-        )
+      collection(f"{type(self).__name__}({self.name!r}).{field}", buffers)
       object.__setattr__(self, field, tuple(buffers))
 
 
@@ -119,6 +116,7 @@ class Collective(_Accesses):
   members: tuple[str, ...] = ()
 
   def __post_init__(self) -> None:
+    collection(f"Collective({self.name!r}).members", self.members)
     super().__post_init__()
     object.__setattr__(self, "members", tuple(self.members))
     if self.stream not in self.members:

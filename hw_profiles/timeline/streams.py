@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
+from hw_profiles.arguments import collection
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.timeline.engine import Task, TaskInterval, schedule_tasks
 from hw_profiles.timeline.findings import Finding, buffer_findings, stuck_findings
@@ -141,6 +142,7 @@ def simulate_streams(
     ValueError: names that are not unique, an operation of another type, or an
       argument out of range.
   """
+  collection("program", program)
   if unrecorded_wait not in get_args(UnrecordedWait):
     raise ValueError(
       f"unrecorded_wait={unrecorded_wait!r}: expected one of {', '.join(get_args(UnrecordedWait))}"

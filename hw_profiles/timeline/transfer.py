@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from hw_profiles import dtypes
-from hw_profiles.arguments import at_least, not_negative, positive
+from hw_profiles.arguments import at_least, collection, not_negative, positive
 from hw_profiles.cost.pipeline import Pipeline, pipeline
 
 Direction = Literal["h2d", "d2h", "d2d"]
@@ -38,6 +38,7 @@ def array_bytes(shape: Sequence[int], dtype: str) -> int:
   Raises:
     ValueError: a size below 0, or a dtype the models do not know.
   """
+  collection("shape", shape)
   for axis, size in enumerate(shape):
     at_least(f"shape[{axis}]", size, 0)
   return math.prod(shape) * dtypes.size_bytes(dtype)
@@ -134,6 +135,7 @@ def chunked_transfer(
   Raises:
     ValueError: an argument is out of range.
   """
+  collection("shape", shape)
   at_least("axes of shape", len(shape), 1)
   size = array_bytes(shape, dtype)
   rows = shape[0]

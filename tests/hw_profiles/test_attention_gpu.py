@@ -79,8 +79,8 @@ def test_default_consumers_take_whole_wgmmas(rows, consumers):
     (
       hw.AttentionConfig(256, 128),
       "block_q=256: registers of a consumer thread need 320 for its share of O (256x128), 1 score"
-      " tile(s) and fragments, and 24 besides, h200_sxm has 232 with 2 consumer warpgroup(s);"
-      " largest block_q that fits is 128",
+      " tile(s) and fragments, and 24 besides, h200_sxm has 232 with 2 consumer warpgroups and the"
+      " producer; largest block_q that fits is 128",
     ),
     (
       hw.AttentionConfig(96, 64),

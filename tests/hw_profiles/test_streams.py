@@ -320,7 +320,7 @@ def test_a_malformed_program_is_refused(program, message):
 def test_malformed_operations_are_refused():
   with pytest.raises(ValueError, match=r"Launch\('k'\).duration_us=-1"):
     hw.Launch("k", -1)
-  with pytest.raises(ValueError, match=r"HostWork\('k'\).reads='x': expected a tuple of names"):
+  with pytest.raises(ValueError, match=r"HostWork\('k'\).reads='x': expected a sequence"):
     hw.HostWork("k", reads="x")
   with pytest.raises(ValueError, match=r"Collective\('c'\).members=\('b',\): expected stream 'a'"):
     hw.Collective("c", stream="a", members=("b",))
