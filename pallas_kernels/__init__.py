@@ -6,6 +6,7 @@ starts without it.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from hw_profiles import (
@@ -71,7 +72,10 @@ _IMPORTED_ON_USE = {
 
 def __getattr__(name: str) -> Any:
   if name not in _IMPORTED_ON_USE:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # with both of these Python 3.12 names the closest
+    raise AttributeError(
+      f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+    )
   value = getattr(importlib.import_module(_IMPORTED_ON_USE[name]), name)
   globals()[name] = value
   return value

@@ -20,13 +20,15 @@ def did_you_mean(value: object, known: Iterable[str]) -> str:
   return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def check_choice(name: str, value: object, known: Iterable[str]) -> None:
-  """Raise ValueError unless `value` is None or one of the strings `known`."""
+def check_choice(name: str, value: object, known: Iterable[str], *, none_too: bool = True) -> None:
+  """Raise ValueError unless `value` is one of the strings `known`, or None where that will do."""
   known = tuple(known)
-  if value is None or (isinstance(value, str) and value in known):
+  if (none_too and value is None) or (isinstance(value, str) and value in known):
     return
+  words = ", ".join(map(repr, known))
+  words = f"one of {words}" if len(known) > 1 else words
   raise ValueError(
-    f"{name}={value!r}: expected None or one of {', '.join(map(repr, known))}"
+    f"{name}={value!r}: expected {'None or ' if none_too else ''}{words}"
     f"{did_you_mean(value, known)}"
   )
 

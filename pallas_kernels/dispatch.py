@@ -245,6 +245,21 @@ def explained_by(explainer: Callable[..., Explanation]) -> Callable[[Any], Any]:
 _OPS: list[str] = []
 
 
+def _all_ops() -> list[str]:
+  """Names of all public ops, those that were not imported yet among them."""
+  import pallas_kernels
+
+  return [
+    name for name in pallas_kernels.__all__ if hasattr(getattr(pallas_kernels, name), "explain")
+  ]
+
+
+def _shown(function: Any) -> str:
+  """A function with its module: others have ops of the same names."""
+  module, name = getattr(function, "__module__", None), getattr(function, "__name__", None)
+  return f"{module}.{name}" if module and name else repr(function)
+
+
 def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
   """Say which implementation and config a call would use, without running it.
 
@@ -264,7 +279,7 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
   explainer = getattr(function, "explain", None)
   if explainer is None or getattr(function, "__name__", None) not in _OPS:
     raise ValueError(
-      f"function={getattr(function, '__name__', function)!r}: expected an op of pallas_kernels "
-      f"({', '.join(sorted(_OPS))}), not a jitted or wrapped one"
+      f"function={_shown(function)}: expected an op of pallas_kernels ({', '.join(_all_ops())}) "
+      "itself: not its name, nor one that is jitted or wrapped"
     )
   return explainer(*args, **kwargs)

@@ -47,5 +47,5 @@ def model_of(problem: object) -> OpModel[Any, Any]:
   try:
     return _BY_PROBLEM[type(problem)]
   except KeyError:
-    known = " or ".join(f"a {cls.__name__}" for cls in _BY_PROBLEM)
-    raise ValueError(f"problem={problem!r}: expected {known}") from None
+    known = ", ".join(cls.__name__ for cls in _BY_PROBLEM)
+    raise ValueError(f"problem={problem!r}: expected one of {known}") from None

@@ -93,8 +93,10 @@ def what_helps(tile_plan: TilePlan[Any, Any], profile: str | Device | None = Non
       where its numbers were changed.
 
   Raises:
-    ValueError: the profile is another device's than the plan's.
+    ValueError: `tile_plan` is none; the profile is another device's than the plan's.
   """
+  if not isinstance(tile_plan, TilePlan):
+    raise ValueError(f"tile_plan={tile_plan!r}: expected a TilePlan, as plan and rank return")
   device = resolve(tile_plan.profile if profile is None else profile)
   if device.name != tile_plan.profile:
     raise ValueError(f"profile={device.name!r}: expected {tile_plan.profile!r}, as planned")

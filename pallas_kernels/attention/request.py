@@ -215,8 +215,8 @@ def check_heads(
     divisors = [x for x in range(1, heads + 1) if heads % x == 0]
     nearest = min(divisors, key=lambda x: abs(x - kv_heads), default=0)
     raise ValueError(
-      f"query has {heads} heads and {key_name} {kv_heads}: expected a multiple of the key's, as"
-      f" {nearest} would be"
+      f"query has {heads} heads and {key_name} {kv_heads}: expected a multiple of the key's;"
+      f" {key_name} with {nearest} would do"
     )
 
 

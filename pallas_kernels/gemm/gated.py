@@ -38,11 +38,7 @@ def _request(
     raise ValueError(
       f"w_gate has shape {tuple(w_gate.shape)} and w_up {tuple(w_up.shape)}: expected one shape"
     )
-  if activation is None:
-    raise ValueError(
-      f"activation=None: expected one of {', '.join(map(repr, activations.ACTIVATIONS))}"
-    )
-  arguments.check_choice("activation", activation, activations.ACTIVATIONS)
+  arguments.check_choice("activation", activation, activations.ACTIVATIONS, none_too=False)
   check_options(config, batch_invariant=batch_invariant, implementation=implementation)
   dtype = jnp.dtype(x.dtype)
   out = dtype if out_dtype is None else arguments.float_dtype("out_dtype", out_dtype)

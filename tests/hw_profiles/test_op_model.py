@@ -242,7 +242,7 @@ def test_a_dtype_the_op_does_not_do_is_unsupported():
 def test_a_config_of_another_op_is_refused():
   with pytest.raises(ValueError, match="expected a ScaleConfig"):
     hw.plan(PROBLEM, hw.MatmulConfig(64, 64, 64), "h200")
-  with pytest.raises(ValueError, match=r"expected a MatmulProblem or .*a ScaleProblem$"):
+  with pytest.raises(ValueError, match=r"expected one of MatmulProblem, .*ScaleProblem$"):
     hw.plan("scale", ScaleConfig(8), "h200")
 
 

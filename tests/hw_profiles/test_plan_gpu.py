@@ -482,10 +482,10 @@ def test_a_changed_profile_was_never_checked():
   ("arguments", "message"),
   [
     ((FFN, HOPPER, "h300"), "name='h300'"),
-    (("ffn", HOPPER, "h100"), "problem='ffn': expected a MatmulProblem"),
+    (("ffn", HOPPER, "h100"), "problem='ffn': expected one of MatmulProblem"),
     (
       (hw.MatmulProblem, HOPPER, "h100"),
-      "problem=<class .*MatmulProblem'>: expected a MatmulProblem",
+      "problem=<class .*MatmulProblem'>: expected one of MatmulProblem",
     ),
     ((FFN, (128, 128), "h100"), r"config=\(128, 128\): expected a MatmulConfig"),
   ],

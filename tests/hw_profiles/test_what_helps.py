@@ -144,3 +144,8 @@ def test_cuda_cores_without_limit_leave_the_tensor_cores():
   ideal = without_limit(gpu, "cuda_cores")
   assert ideal.peak_flops["float32"] > 1e6 * gpu.peak_flops["float32"]
   assert ideal.peak_flops["bfloat16"] == gpu.peak_flops["bfloat16"]
+
+
+def test_what_is_no_plan_is_refused():
+  with pytest.raises(ValueError, match=r"tile_plan=None: expected a TilePlan, as plan and rank"):
+    hw.what_helps(None)

@@ -29,7 +29,7 @@ WRONG = {
   "head size": (call(Q, K[..., :8], K), r"query has head size 16 and key 8"),
   "heads": (
     call(Q[:, :, :3]),
-    r"query has 3 heads and key 2: expected a multiple of the key's, as 1 would be",
+    r"query has 3 heads and key 2: expected a multiple of the key's; key with 1 would do",
   ),
   "alignment missing": (
     call(is_causal=True),

@@ -125,8 +125,9 @@ def test_empty_operands_need_no_kernel():
 
 
 def test_explain_refuses_what_it_does_not_know():
-  with pytest.raises(ValueError, match=r"expected an op of pallas_kernels \(.*matmul.*\)"):
-    explain(jnp.dot, A, B)
+  for function, shown in ((jnp.dot, r"jax\.numpy\.dot"), ("matmul", "'matmul'")):
+    with pytest.raises(ValueError, match=rf"function={shown}: expected .*\(.*matmul.*transpose\)"):
+      explain(function, A, B)
   with pytest.raises(TypeError, match="activaton"):
     explain(matmul, A, B, activaton="silu")
 

@@ -123,7 +123,7 @@ def test_vmap_batches_and_leading_dimensions_agree(implementation, rng):
     ({"w_up": jnp.ones((8, 5), jnp.bfloat16)}, "w_gate has shape"),
     ({"w_gate": jnp.ones((9, 4), jnp.bfloat16)}, "the last dimension of x"),
     ({"w_gate": jnp.ones((8, 4), jnp.float32)}, "expected one dtype"),
-    ({"activation": None}, "activation=None"),
+    ({"activation": None}, "activation=None: expected 'silu'"),
     ({"activation": "sily"}, "did you mean 'silu'"),
     ({"config": 3}, "expected a MatmulConfig"),
   ],
