@@ -152,6 +152,35 @@ gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with XLA besi
 	$(BENCH) --kernel=quantized_matmul --dtype=float8_e4m3fn,int8 $(BENCH_QUANTIZED:%=--shape=%)
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder $(ARGS)
 
+# The row-wise family: rows of a decode step, of a prompt and of many, at the widths of models; cold
+# from 50 MB on, as such operands do not come from L2 in use.
+BENCH_ROWS_FEW = rows=1 rows=8 rows=64
+BENCH_ROWS_MANY = rows=1024 rows=7239
+ROWS_RESULTS ?= docs/results/h200-rowwise.json
+ROWS_BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --peers=xla \
+	--results=$(ROWS_RESULTS) $(ARGS)
+BENCH_WIDTHS = 4096 12288 11008 111 5000
+define newline
+
+
+endef
+# $(call rows_bench,kernel and options,width)
+define rows_bench
+	$(ROWS_BENCH) --kernel=$(1) $(BENCH_ROWS_FEW:%=--shape=%,columns=$(2))
+	$(ROWS_BENCH) --cold_l2 --kernel=$(1) $(BENCH_ROWS_MANY:%=--shape=%,columns=$(2))
+endef
+
+gpu-bench-rows: gpu-check ## The row-wise ops and the fusion study on a GPU, with XLA beside them; kept in ROWS_RESULTS.
+	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,swiglu,$(width))$(newline))
+	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,rms_norm,$(width))$(newline))
+	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,quantize_rows,$(width))$(newline))
+	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,swiglu_quantize,$(width))$(newline))
+	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,transpose,$(width))$(newline))
+	$(call rows_bench,rms_norm --residual,4096)
+	$(call rows_bench,rms_norm --quantize_dtype=float8_e4m3fn,4096)
+	$(ROWS_BENCH) --cold_l2 --kernel=swiglu,rms_norm --shape=rows=65536,columns=4096
+	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=fusion --cold_l2 --results=$(ROWS_RESULTS) $(ARGS)
+
 clean: ## Remove the environments, caches and build products.
 	rm -rf .venv .venv-newer .venv-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

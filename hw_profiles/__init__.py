@@ -60,6 +60,7 @@ from hw_profiles.fusion.quantized_projection import (
   quantized_projection_traffic,
 )
 from hw_profiles.fusion.split_reduction import SplitReductionTraffic, split_reduction_traffic
+from hw_profiles.fusion.time import fusion_time
 from hw_profiles.fusion.traffic import FusionTraffic, GroupTraffic, fusion_traffic, rank_fusions
 from hw_profiles.matmul.candidates import matmul_candidates
 from hw_profiles.matmul.config import MatmulConfig
@@ -360,6 +361,7 @@ __all__ = [
   "fragment_loads",
   "fusion_obstacle",
   "fusion_partitions",
+  "fusion_time",
   "fusion_traffic",
   "generation_calls",
   "get_profile",

@@ -6,10 +6,15 @@ import math
 from typing import Literal
 
 from hw_profiles import dtypes
+from hw_profiles.activations import activation_cost
 from hw_profiles.arguments import at_least, collection
 
 Span = Literal["element", "row", "tensor"]
 SPANS: tuple[Span, ...] = ("element", "row", "tensor")
+# Instructions of an element, as `rowwise/streams` counts them: to or from
+# float32; x / scale, the clamp and the rounding to a code.
+_CONVERT = 1
+_QUANTIZE = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +48,11 @@ class ChainTensor:
     return math.prod(self.shape[:-1])
 
   @property
+  def elements(self) -> int:
+    """All of its elements."""
+    return math.prod(self.shape)
+
+  @property
   def bytes(self) -> int:
     """Bytes of the whole tensor."""
     return self.rows * self.row_bytes
@@ -61,6 +71,9 @@ class ChainOperation:
       with a softmax or a sum over the last dimension. "tensor": everything,
       as with a change of layout or a maximum over all rows.
     overwrites: An input whose storage the result takes; None: its own storage.
+    special_functions: Results of an SM's special-function units that an element
+      of the result takes. Only `fusion_time` reads them, as the next.
+    arithmetic: Float32 instructions of an element, conversions included.
   """
 
   name: str
@@ -68,8 +81,12 @@ class ChainOperation:
   writes: str
   span: Span = "element"
   overwrites: str | None = None
+  special_functions: int = dataclasses.field(default=0, kw_only=True)
+  arithmetic: int = dataclasses.field(default=0, kw_only=True)
 
   def __post_init__(self) -> None:
+    for count in ("special_functions", "arithmetic"):
+      at_least(f"{count} of {self.name}", getattr(self, count), 0)
     if self.span not in SPANS:
       raise ValueError(f"span={self.span!r} of {self.name}: expected one of {', '.join(SPANS)}")
     if self.overwrites is None:
@@ -204,11 +221,18 @@ def swiglu_chain(
   """
   shape = (rows, width)
   tensors = [ChainTensor(name, shape, dtype) for name in ("G", "U", "T", "Z")]
+  silu = activation_cost("silu")
   operations = [
-    ChainOperation("silu", ("G",), "T"),
-    ChainOperation("multiply", ("T", "U"), "Z"),
+    ChainOperation(
+      "silu",
+      ("G",),
+      "T",
+      special_functions=silu.special_functions,
+      arithmetic=silu.vector_operations + _CONVERT,
+    ),
+    ChainOperation("multiply", ("T", "U"), "Z", arithmetic=1 + 2 * _CONVERT),
   ]
   if quantized_dtype is not None:
     tensors.append(ChainTensor("Q", shape, quantized_dtype))
-    operations.append(ChainOperation("quantize", ("Z",), "Q"))
+    operations.append(ChainOperation("quantize", ("Z",), "Q", arithmetic=_QUANTIZE))
   return OperatorChain(tuple(tensors), tuple(operations))

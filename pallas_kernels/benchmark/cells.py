@@ -55,6 +55,11 @@ def mib(size_bytes: int) -> str:
   return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
 
 
+def mib_exact(size_bytes: int) -> str:
+  """Bytes in MiB, to a tenth where they are not whole."""
+  return f"{size_bytes / MIB:,.1f}".removesuffix(".0")
+
+
 def number(value: float | None, digits: int = 1) -> str:
   """A number for a person, or a dash."""
   return "-" if value is None else f"{value:,.{digits}f}"

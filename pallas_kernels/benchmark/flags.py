@@ -32,7 +32,7 @@ _REWORDED = {
   r"\('Non-boolean argument to boolean flag', .*\)": "expected true or false, or no value",
 }
 
-TASKS = ("compare", "run", "plan", "tune", "examples", "ladder")
+TASKS = ("compare", "run", "plan", "tune", "examples", "ladder", "fusion")
 CHECKS = ("float64", "none")
 CHECK_PARTS = ("all", "sample")
 TIMERS = ("device", "wall")
@@ -57,18 +57,19 @@ _READ_BY = {
   "shape": _ON_OPS,
   "dtype": _ON_OPS,
   "tile": ("compare", "run", "plan"),
-  "profile": ("compare", "run", "plan"),
+  "profile": ("compare", "run", "plan", "fusion"),
+  "program": ("fusion",),
   "implementation": ("compare", "run", "tune"),
   "peers": ("run",),
-  "check": ("compare", "run", "tune"),
+  "check": ("compare", "run", "tune", "fusion"),
   "check_part": ("compare",),
-  "iterations": ("compare", "run", "tune", "ladder"),
+  "iterations": ("compare", "run", "tune", "ladder", "fusion"),
   "timer": ("compare", "run"),
-  "cold_l2": ("compare", "run", "tune"),
+  "cold_l2": ("compare", "run", "tune", "fusion"),
   "top": ("tune",),
   "resume": ("tune",),
   "table": ("tune",),
-  "results": ("run",),
+  "results": ("run", "fusion"),
 }
 
 
@@ -79,7 +80,8 @@ class Options:
   Attributes:
     task: One of TASKS.
     workloads: What to work on: every op, size and dtype, sweeps written out;
-      nothing for --task=examples.
+      nothing for --task=examples and --task=fusion.
+    programs: Those of the fusion study to run; None: all.
     profiles: Canonical profile names; None: not given.
     implementation: None: what dispatch picks on a GPU, "interpret" on a CPU.
     peers: Other programs to run beside.
@@ -100,6 +102,7 @@ class Options:
 
   task: str
   workloads: tuple[Workload, ...]
+  programs: tuple[str, ...] | None
   profiles: tuple[str, ...] | None
   implementation: str | None
   peers: tuple[str, ...]
@@ -158,6 +161,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
       for op in kernels
       for workload in _workloads(op, values, given, task, several=len(kernels) > 1)
     ),
+    programs=_programs(values.program),
     profiles=_profiles(values.profile),
     implementation=_one_of("implementation", values.implementation, tuple(names.IMPLEMENTATIONS)),
     peers=_peers(kernels, values.peers if "peers" in given else None),
@@ -304,6 +308,7 @@ def help_text() -> str:
     "  --task=tune      measure tiles on the GPU here, and keep the fastest for later calls",
     "  --task=examples  the course texts' worked examples, recomputed beside what they print",
     "  --task=ladder    a matmul from one output a thread to the library's kernel, on a GPU",
+    "  --task=fusion    a chain cut into kernels in every way, rows in segments, transposed blocks",
     "",
   ]
   for name in sorted(values):
@@ -358,7 +363,13 @@ def _define() -> absl_flags.FlagValues:
     "profile",
     None,
     f"Hardware profiles to plan for, of {', '.join(hw_profiles.list_profiles())}; or all. Left "
-    f"out: {','.join(DEFAULT_PROFILES)}; with --task=run the device it runs on.",
+    f"out: {','.join(DEFAULT_PROFILES)}; with --task=run and --task=fusion the device it runs on.",
+  )
+  listed(
+    "program",
+    None,
+    "Programs of the fusion study, for example chain:12|3 or rms_norm:8. Of --task=fusion. Left "
+    "out: all.",
   )
   string(
     "implementation",
@@ -401,7 +412,7 @@ def _define() -> absl_flags.FlagValues:
     "results",
     None,
     "Add the measured times, each with its peers' and its environment, to this JSON file; a row "
-    "of the same device and arguments is replaced. Of --task=run, GPU only.",
+    "of the same device and arguments is replaced. Of --task=run and --task=fusion, GPU only.",
   )
   string("format", "table", f"One of {', '.join(FORMATS)}.")
   string("output", None, "Write the result to this file, all of it or nothing; left out: stdout.")
@@ -450,6 +461,15 @@ def _all(
   if not texts:
     return None
   return tuple(dict.fromkeys(item for text in texts for item in read(text)))
+
+
+def _programs(given: Sequence[str] | None) -> tuple[str, ...] | None:
+  if given is None:
+    return None
+  # here: the others' parsing needs no program
+  from pallas_kernels.benchmark.fusion.programs import PROGRAMS
+
+  return parsing.choose("program", given, tuple(PROGRAMS))
 
 
 def _profiles(given: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -11,6 +11,7 @@
       "check": "passed", "worst_bound_fraction": 0.31,
       "timer": "device", "iterations": 30, "cold_l2": false,
       "arguments": "pallas-bench ...",      the line that measures the row again
+      "details": {"launches": 3},           further facts of one task, if there are any
       "environment": {"device_kind": "NVIDIA H200", "driver": ..., "date": ...}}]}
 
 A row replaces the one of the same device and arguments. Each has an environment
@@ -65,6 +66,7 @@ class Result:
     iterations: Timed runs.
     cold_l2: Whether operands were out of L2 at the start of each.
     arguments: The command line that measures it again, peers included.
+    details: Further facts of one task.
   """
 
   kernel: str
@@ -82,6 +84,7 @@ class Result:
   iterations: int
   cold_l2: bool
   arguments: str
+  details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def ratios(self) -> dict[str, float]:
@@ -91,10 +94,11 @@ class Result:
   def as_dict(self, environment: Mapping[str, Any]) -> dict[str, Any]:
     """The row as the file holds it."""
     fields = {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-    arguments = fields.pop("arguments")
+    arguments, details = fields.pop("arguments"), fields.pop("details")
     return fields | {
       "ratios": {name: round(ratio, 4) for name, ratio in self.ratios.items()},
       "arguments": arguments,
+      **({"details": details} if details else {}),
       "environment": {name: plain(environment.get(name)) for name in _ENVIRONMENT},
     }
 

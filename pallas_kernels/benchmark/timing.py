@@ -37,6 +37,7 @@ class Measurement:
     iterations: Runs timed.
     timer: "device" or "wall".
     cold_l2: Whether operands were out of L2 at the start of each run.
+    launches: Kernels of a run; None with the wall timer, which sees none.
   """
 
   median_us: float
@@ -45,6 +46,7 @@ class Measurement:
   iterations: int
   timer: str
   cold_l2: bool
+  launches: int | None = None
 
 
 def measure(
@@ -74,13 +76,13 @@ def measure(
   compiled = jax.jit(function)
   _warm_up(compiled, arguments)
   if timer == "device":
-    times_us = (
-      _cold_device_times_us(jax.jit(_cold(function)), arguments, iterations)
+    runs = (
+      _cold_device_runs(jax.jit(_cold(function)), arguments, iterations)
       if cold_l2
-      else _device_times_us(compiled, arguments, iterations)
+      else _device_runs(compiled, arguments, iterations)
     )
-  else:
-    times_us = _wall_times_us(compiled, arguments, iterations, cold_l2)
+    return _measured_on_device(runs, cold_l2=cold_l2)
+  times_us = _wall_times_us(compiled, arguments, iterations, cold_l2)
   return _measurement(times_us, timer=timer, cold_l2=cold_l2)
 
 
@@ -113,11 +115,11 @@ def measure_compiled(
   """`measure` with the device timer, of what `compiled_for_device_timer` compiled."""
   if cold_l2:
     _warm_up(compiled, (_scratch(), *arguments), warm_up_s)
-    times_us = _cold_device_times_us(compiled, arguments, iterations)
+    runs = _cold_device_runs(compiled, arguments, iterations)
   else:
     _warm_up(compiled, arguments, warm_up_s)
-    times_us = _device_times_us(compiled, arguments, iterations)
-  return _measurement(times_us, timer="device", cold_l2=cold_l2)
+    runs = _device_runs(compiled, arguments, iterations)
+  return _measured_on_device(runs, cold_l2=cold_l2)
 
 
 def on_device(
@@ -164,6 +166,12 @@ def _swapped(array: Any, swap: bool) -> Any:
   return array.swapaxes(-1, -2) if swap else array
 
 
+def _measured_on_device(runs: Sequence[Sequence[float]], *, cold_l2: bool) -> Measurement | None:
+  """From the microseconds of each kernel of each run."""
+  found = _measurement([sum(run) for run in runs], timer="device", cold_l2=cold_l2)
+  return found and dataclasses.replace(found, launches=len(runs[0]))
+
+
 def _measurement(times_us: Sequence[float], *, timer: str, cold_l2: bool) -> Measurement | None:
   if not times_us:
     return None
@@ -193,11 +201,11 @@ def _warm_up(
   del result
 
 
-def _device_times_us(
+def _device_runs(
   compiled: Callable[..., Any], arguments: Sequence[Any], iterations: int
-) -> list[float]:
+) -> list[list[float]]:
   return [
-    sum(milliseconds for _, milliseconds in kernels) * 1e3
+    [milliseconds * 1e3 for _, milliseconds in kernels]
     for kernels in _kernels(compiled, arguments, iterations)
   ]
 
@@ -211,12 +219,12 @@ def _cold(function: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, 
   return cold
 
 
-def _cold_device_times_us(
+def _cold_device_runs(
   cold: Callable[..., Any], arguments: Sequence[Any], iterations: int
-) -> list[float]:
+) -> list[list[float]]:
   scratch = _scratch()
   flush_names = Counter(name for name, _ in _kernels(jax.jit(_flush), (scratch,), 1)[0])
-  times_us = []
+  runs = []
   for kernels in _kernels(cold, (scratch, *arguments), iterations):
     flushes = Counter(name for name, _ in kernels if name in flush_names)
     if flushes != flush_names:
@@ -224,10 +232,10 @@ def _cold_device_times_us(
         f"cold_l2: cannot tell the kernels that read other data {sorted(flush_names)} from those "
         f"measured {sorted({name for name, _ in kernels})}; measure without cold_l2"
       )
-    mine = [milliseconds for name, milliseconds in kernels if name not in flush_names]
+    mine = [milliseconds * 1e3 for name, milliseconds in kernels if name not in flush_names]
     if mine:
-      times_us.append(sum(mine) * 1e3)
-  return times_us
+      runs.append(mine)
+  return runs
 
 
 def _flush(scratch: jax.Array) -> jax.Array:

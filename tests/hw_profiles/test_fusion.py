@@ -374,3 +374,44 @@ def test_scales_are_counted_when_asked_for():
   assert (fixed.scale_bytes, fixed.launches) == (0, 1)
   with pytest.raises(ValueError, match="scale='column'"):
     hw.quantized_projection_traffic(**sizes, fuse=True, scale="column")
+
+
+def chain_time(partition, *, rows=1024, profile="h200_sxm", **sizes):
+  chain = hw.swiglu_chain(rows=rows, width=12288, quantized_dtype="float8_e4m3fn", **sizes)
+  return hw.fusion_time(
+    chain, partition=partition, profile=profile, config=hw.RowConfig(1, 2048, 1)
+  )
+
+
+def test_large_chains_take_the_time_of_their_bytes():
+  gpu = hw.get_profile("h200_sxm")
+  rate = gpu.dram_bandwidth_bytes_per_s * gpu.sustained_dram_fraction
+  for partition, mib in (((1, 1, 1), 156), ((1, 2), 108), ((2, 1), 108), ((3,), 60)):
+    time = chain_time(partition, rows=65536)
+    assert time.bound == "dram"
+    assert time.total_us == pytest.approx(64 * mib * 2**20 / rate * 1e6, rel=0.01)
+
+
+def test_a_chain_that_fits_l2_reads_there_what_it_wrote():
+  small = chain_time((1, 1, 1), rows=64)
+  once = hw.fusion_traffic(
+    hw.swiglu_chain(rows=64, width=12288, quantized_dtype="float8_e4m3fn"), partition=(1, 1, 1)
+  )
+  gpu = hw.get_profile("h200_sxm")
+  rate = gpu.dram_bandwidth_bytes_per_s * gpu.sustained_dram_fraction
+  reread = 2 * 64 * 12288 * 2  # T and Z
+  assert small.times_us["dram"] == pytest.approx((once.total_bytes - reread) / rate * 1e6)
+
+
+def test_what_a_chain_has_no_time_for_is_refused():
+  wide = hw.OperatorChain(
+    tuple(hw.ChainTensor(name, (4, 8), "bfloat16") for name in "ab"),
+    (hw.ChainOperation("softmax", ("a",), "b", span="row"),),
+  )
+  config = hw.RowConfig(1, 2048, 1)
+  with pytest.raises(ValueError, match="softmax spans more than an element"):
+    hw.fusion_time(wide, partition=(1,), profile="h200_sxm", config=config)
+  with pytest.raises(ValueError, match="profile='ascend_910b3'"):
+    chain_time((3,), profile="ascend_910b3")
+  with pytest.raises(ValueError, match="arithmetic of x"):
+    hw.ChainOperation("x", ("a",), "b", arithmetic=-1)

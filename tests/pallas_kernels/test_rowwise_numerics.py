@@ -105,17 +105,23 @@ def test_swiglu_quantize(name, code, rng):
     )
 
 
-def test_a_running_maximum_is_no_row_scale():
-  # a scale that grows along the row leaves codes that were made with a smaller one
-  x = np.array([[1.0, 56.0]], np.float32)
-  codes, scale = reference.quantize_rows(x)
-  running = np.maximum.accumulate(np.abs(x), axis=1) / np.float32(448)
-  early = reference.quantize(x, running)
-  wrong = reference.dequantize(early, running[:, -1:])
-  assert reference.dequantize(codes, scale)[0, 0] == pytest.approx(1.0, rel=2**-4)
-  assert wrong[0, 0] / x[0, 0] == 56.0
-  ours = arrays(*quantize_rows(jnp.asarray(x), implementation="xla"))
-  reference.assert_quantize_rows_close(*ours, x)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_running_maximum_is_no_row_scale(name):
+  # the course's row: two blocks of 128 that begin with 1 and 10. Codes stored as the first
+  # block is read are 1/56 away from those of the row, and mean 10 with the row's scale
+  x = np.zeros((1, 256), np.float32)
+  x[0, 0], x[0, 128] = 1, 10
+  running = reference.block_codes(x, block=128, scale="running", scale_dtype=np.float32)
+  # a row kept, and one that is read block by block
+  for config in [None] if name == "xla" else [None, RowConfig(1, 128, 2)]:
+    codes, scale = arrays(*quantize_rows(jnp.asarray(x), config=config, implementation=name))
+    reference.assert_quantize_rows_close(codes, scale, x)
+    ours, early = codes.astype(np.float32) * scale, running.values
+    assert (float(codes[0, 0]), float(running.codes[0, 0])) == (44, 448)
+    # the scale's rounding apart
+    assert early[0, 0] - ours[0, 0] == pytest.approx(1 / 56, rel=1e-5)
+    assert float(running.codes[0, 0]) * scale[0, 0] == pytest.approx(10, rel=1e-6)
+    assert ours[0, 128] == pytest.approx(10, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ROWS)

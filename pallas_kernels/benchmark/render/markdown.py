@@ -8,8 +8,13 @@ from pallas_kernels.benchmark.render import facts
 
 def render(report: rows.Report) -> str:
   """The environment as a sentence, then each block: heading, pipe table, list."""
-  parts = [_escape(facts.sentence(report.environment))]
-  for block in report.blocks:
+  return f"{_escape(facts.sentence(report.environment))}\n\n{document(report.blocks)}"
+
+
+def document(blocks: Sequence[rows.Block]) -> str:
+  """The blocks alone."""
+  parts = []
+  for block in blocks:
     if block.title:
       parts.append(f"### {_escape(block.title)}")
     if block.header:
