@@ -211,15 +211,16 @@ def flash_attention(
     value: [B, S, K, Hv].
     bias: What broadcasts to [B, N, T, S], of any of these dtypes; or None.
     mask: bool, what broadcasts to [B, N, T, S]; or None.
-    scale: A number; None: 1 / sqrt(H).
+    scale: A finite number; None: 1 / sqrt(H).
     is_causal: Whether a query sees no key after its own position.
     causal_alignment: "top_left", query i is at the position of key i;
       "bottom_right", the last query is at the position of the last key, by the
       lengths where there are any. Needed where T != S and there is a causal
       mask or a window; None is "top_left" elsewhere.
-    query_seq_lengths: [B] integers, queries in use; None: T. A number above T
-      counts as T.
-    key_value_seq_lengths: [B], keys in use; None: S.
+    query_seq_lengths: [B] integers, queries in use; None: T. Of a list or NumPy
+      array each is checked to be from 0 to T; a JAX array's numbers, which are
+      not known when it is traced, count as T where above and as 0 where below.
+    key_value_seq_lengths: [B], keys in use; None: S. The same.
     local_window_size: (left, right), keys seen before and after a query's own
       position, None for all; an int w means (w, w).
     query_segment_ids: [B, T] integers: a query sees keys of its own id only.
@@ -228,7 +229,7 @@ def flash_attention(
     precision: For float32 operands, a `jax.lax.PrecisionLike`; None computes to
       float32 accuracy, never TF32.
     return_residual: Whether to return L, too.
-    config: Tile sizes; None: the planner's choice.
+    config: Tile sizes; None: a tuned one, else the planner's choice.
     implementation: None: the best that can run the call, decided when it is
       traced, for the device that JAX would run it on; or a name from
       `pallas_kernels.names.IMPLEMENTATIONS`. "mosaic_gpu" runs only when asked
@@ -248,6 +249,10 @@ def flash_attention(
   Gradients of query, key, value and bias, from those of O and L, are
   reverse-mode through kernels of their own and deterministic; theirs are plain
   JAX, with a score matrix in memory. Forward mode is not supported (JAX says so).
+
+  Sources: the online softmax is Milakov and Gimelshein's (arXiv:1805.02867), the
+  order of the loops and the backward pass from L are FlashAttention-2's (Dao,
+  arXiv:2307.08691); layout and arguments are `jax.nn.dot_product_attention`'s.
   """
   for name, array in zip(_ARRAYS, (query, key, value, bias, mask), strict=True):
     arguments.require_values(name, array)

@@ -186,16 +186,19 @@ def decode_attention(
   config: DecodeConfig | None = None,
   implementation: str | None = None,
 ) -> Any:
-  """Attention of the newest queries of each sequence on its key/value cache.
+  """O = softmax(logits)·V of the newest queries of each sequence on its key/value cache.
 
-  What `flash_attention` computes with `is_causal=True`,
-  `causal_alignment="bottom_right"` and `key_value_seq_lengths=lengths`: the
-  last query is at key lengths - 1. A sequence of length 0 gives 0, with a
-  residual of -inf. Unused slots and pages have no effect, whatever they hold.
+      L = log Σ_p exp(L_p),    O = Σ_p exp(L_p - L)·O_p     p the parts of a sequence's keys
 
-  The keys of a sequence are cut into `num_splits` parts of whole blocks, which
-  are merged in ascending order: the bits of a sequence depend on its own keys,
-  the config and `num_splits`, not on the rest of the batch.
+  with L_p and O_p as `flash_attention` defines them, of one part. The whole is
+  what that computes with `is_causal=True`, `causal_alignment="bottom_right"`
+  and `key_value_seq_lengths=lengths`: the last query is at key lengths - 1. A
+  sequence of length 0 gives 0, with a residual of -inf. Unused slots and pages
+  have no effect, whatever they hold.
+
+  The `num_splits` parts are whole blocks, merged in ascending order: the bits of
+  a sequence depend on its own keys, the config and `num_splits`, not on the rest
+  of the batch.
 
   Args:
     query: [B, N, H], or [B, T, N, H] for T queries a sequence; bfloat16,
@@ -203,9 +206,10 @@ def decode_attention(
     key_cache: [B, S, K, H], N a multiple of K; with a page table
       [pages, page_size, K, H].
     value_cache: The same with Hv.
-    lengths: [B] integers: keys in use, the queries' own included. A number
-      above the capacity counts as the capacity.
-    scale: A number; None: 1 / sqrt(H).
+    lengths: [B] integers: keys in use, the queries' own included; checked and
+      counted as in `flash_attention`, from 0 to S, with a page table to
+      P·page_size.
+    scale: A finite number; None: 1 / sqrt(H).
     local_window_size: As in `flash_attention`; no query sees later keys.
     logits_soft_cap: c, a number above 0; or None.
     num_splits: Parts that keys are cut into; None: the config's, or as many as
@@ -216,7 +220,7 @@ def decode_attention(
     precision: For float32 operands, a `jax.lax.PrecisionLike`; None computes to
       float32 accuracy, never TF32.
     return_residual: Whether to return the log-sum-exp, too.
-    config: Tile sizes; None: the planner's choice.
+    config: Tile sizes; None: a tuned one, else the planner's choice.
     implementation: As in `flash_attention`.
 
   Returns:
@@ -228,6 +232,10 @@ def decode_attention(
     hw_profiles.InfeasibleTileError: `config` does not fit the device.
     NotImplementedError: the implementation asked for cannot run this call, or
       it is differentiated.
+
+  Sources: parts of the keys that are merged by their log-sum-exp are
+  Flash-Decoding's (Dao, Haziza, Massa and Sizov, 2023), pages PagedAttention's
+  (Kwon et al., arXiv:2309.06180).
   """
   for name, array in zip(_ARRAYS, (query, key_cache, value_cache), strict=True):
     arguments.require_values(name, array)

@@ -65,7 +65,7 @@ def matmul(
       float32 accuracy, never TF32.
     batch_invariant: Give each row the same bits whatever M is and wherever in
       A the row stands (for one device, JAX version, K and N).
-    config: Tile sizes; None: the planner's choice.
+    config: Tile sizes; None: a tuned one, else the planner's choice.
     implementation: None: the best that can run the call, decided when it is
       traced, for the device that JAX would run it on; or a name from
       `pallas_kernels.names.IMPLEMENTATIONS`.

@@ -109,8 +109,8 @@ def gated_matmul(
       float32 accuracy, never TF32.
     batch_invariant: Give each row the same bits whatever M is and wherever in
       x the row stands (for one device, JAX version, K and N).
-    config: Tile sizes, `block_n` of them columns of the result; None: the
-      planner's choice.
+    config: Tile sizes, `block_n` of them columns of the result; None: a tuned
+      one, else the planner's choice.
     implementation: As for `matmul`.
 
   Returns:

@@ -136,7 +136,7 @@ def quantize_matmul(
     b_scale: [N] or [..., 1, N], float32.
     fuse: Whether the matmul quantises; None: as the traffic says.
     out_dtype: Dtype of C: bfloat16, float16 or float32.
-    config: Tile of the product; None: the planner's choice.
+    config: Tile of the product; None: a tuned one, else the planner's choice.
     implementation: Of the product, as for `matmul`; fused, not the Hopper kernel.
 
   Returns:

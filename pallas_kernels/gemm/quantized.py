@@ -134,7 +134,7 @@ def quantized_matmul(
     a_scale: [..., M, 1], float32.
     b_scale: [N] or [..., 1, N], float32.
     out_dtype: Dtype of C: bfloat16, float16 or float32.
-    config: Tile sizes; None: the planner's choice.
+    config: Tile sizes; None: a tuned one, else the planner's choice.
     implementation: As for `matmul`.
 
   Returns:

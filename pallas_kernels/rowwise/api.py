@@ -116,8 +116,9 @@ def swiglu(
     up: Of the shape and dtype of `gate`.
     intermediate_dtype: dtype of round_mid; None: `out_dtype`.
     out_dtype: Dtype of the result; None: that of `gate`.
-    config: The block; None: the planner's choice. The kernel reads the operands
-      as one sequence, `block_rows`·`block_cols` elements a program.
+    config: The block; None: a tuned one, else the planner's choice. The kernel
+      reads the operands as one sequence, `block_rows`·`block_cols` elements a
+      program.
     implementation: None: the best that can run the call; or a name from
       `pallas_kernels.names.IMPLEMENTATIONS`.
 
@@ -131,6 +132,9 @@ def swiglu(
 
   Gradients are reverse-mode, of first order; both come from one pass over gate,
   up and the result's gradient. Roundings count as the identity.
+
+  Source: Shazeer, "GLU Variants Improve Transformer" (arXiv:2002.05202), with
+  the beta of Swish at 1.
   """
   for name, array in (("gate", gate), ("up", up)):
     arguments.require_values(name, array)
@@ -221,7 +225,7 @@ def swiglu_quantize(
     scale: None: one for each row, from its largest magnitude. Else a number
       above 0 or an array that broadcasts to [..., 1]: no row is waited for.
     dtype: float8_e4m3fn or int8.
-    config: The block; None: the planner's choice.
+    config: The block; None: a tuned one, else the planner's choice.
     implementation: None: the best that can run the call; or a name.
 
   Returns:
@@ -291,8 +295,8 @@ def quantize_rows(
   Args:
     x: [..., columns] in bfloat16, float16, float32 or float64; any size.
     dtype: float8_e4m3fn or int8.
-    config: The tile; None: the planner's choice. With `block_cols` at least the
-      row, the row is read once.
+    config: The tile; None: a tuned one, else the planner's choice. With
+      `block_cols` at least the row, the row is read once.
     implementation: None: the best that can run the call; or a name.
 
   Returns:
@@ -303,6 +307,9 @@ def quantize_rows(
     hw_profiles.InfeasibleTileError: `config` does not fit the device.
     NotImplementedError: the implementation asked for cannot run this call, or
       it is differentiated.
+
+  Sources: e4m3's range, 448, is that of Micikevicius et al., "FP8 Formats for
+  Deep Learning" (arXiv:2209.05433); int8 leaves out -128 to be symmetric.
   """
   arguments.require_values("x", x)
   x = arguments.as_array("x", x)
@@ -338,8 +345,9 @@ def transpose(
 
   Args:
     x: Any dtype; any size.
-    config: The block; None: the planner's choice. The kernel leaves the layout
-      in shared memory to Triton, so `layout` has to be "padded", the default.
+    config: The block; None: a tuned one, else the planner's choice. The kernel
+      leaves the layout in shared memory to Triton, so `layout` has to be
+      "padded", the default.
     implementation: None: the best that can run the call; or a name.
 
   Returns:

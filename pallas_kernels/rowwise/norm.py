@@ -127,15 +127,17 @@ def rms_norm(
     weight: [columns], any of these dtypes.
     residual: Added to x first, of its shape and dtype; the sum is rounded to
       that dtype, is what is normalised, and is returned, too.
-    eps: Added to the mean.
-    weight_offset: Added to the weight: 1 for weights stored as offsets from 1.
+    eps: Added to the mean; a finite number of at least 0.
+    weight_offset: Added to the weight; a finite number: 1 for weights stored as
+      offsets from 1.
     cast_before_weight: Round the normalised row to the dtype of x before the
       weight.
     out_dtype: Dtype of y; None: that of x.
     quantize_dtype: None; or float8_e4m3fn or int8: y is not rounded but
       quantised, a scale for each row, as by `quantize_rows` of float32 y.
     num_splits: Segments of a row, or None.
-    config: The tile; None: the planner's choice. Of the gradient it says nothing.
+    config: The tile; None: a tuned one, else the planner's choice. Of the
+      gradient it says nothing.
     implementation: None: the best that can run the call; or a name.
 
   Returns:
@@ -152,6 +154,9 @@ def rms_norm(
   Gradients are reverse-mode, of first order: one pass over x and y's gradient,
   and partial sums of the weight's gradient that are added up in an order fixed
   by their number. Roundings count as the identity.
+
+  Source: Zhang and Sennrich, "Root Mean Square Layer Normalization"
+  (arXiv:1910.07467); eps inside of the root, as Llama and Qwen have it.
   """
   for name, array in (("x", x), ("weight", weight), ("residual", residual)):
     arguments.require_values(name, array)
