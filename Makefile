@@ -14,20 +14,26 @@ PYTEST_WORKERS ?= auto
 
 VENV = .venv
 VENV_NEWER = .venv-newer
+VENV_ASCEND = .venv-ascend
 PINS_NEWER = requirements/py312.txt
 STAMP = $(VENV)/.installed
 STAMP_NEWER = $(VENV_NEWER)/.installed
+STAMP_ASCEND = $(VENV_ASCEND)/.installed
 BIN = $(VENV)/bin
 BIN_NEWER = $(VENV_NEWER)/bin
+BIN_ASCEND = $(VENV_ASCEND)/bin
 
 # NumPy and plain Python only: a minute, so they run before what needs JAX.
 FAST_TESTS = tests/reference tests/hw_profiles tests/worked_values
 NOT_FAST = $(FAST_TESTS:%=--ignore=%)
 PYTEST_FLAGS = -q -m "not gpu" $(ARGS)
 
+# Non-empty: tests of Huawei's compilers that cannot be run are an error, not left out.
+ASCEND_REQUIRED ?=
+
 .DEFAULT_GOAL = help
 .PHONY: help venv venv-newer compare test format-check lint types unit format \
-	test-newer test-newest gpu-check gpu-test gpu-bench clean
+	test-ascend unit-ascend porting test-newer test-newest gpu-check gpu-test gpu-bench clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -74,6 +80,18 @@ $(STAMP_NEWER): $(PINS_NEWER) pyproject.toml
 	  echo "venv: PYTHON_NEWER=$(PYTHON_NEWER) is missing" >&2; exit 1; fi; \
 	$(call install,$$newer,$(VENV_NEWER),$(PINS_NEWER))
 
+# Huawei's compilers: a package of theirs takes the place of triton, so they have
+# an environment of their own, with the tests' pins.
+$(STAMP_ASCEND): requirements/py311.txt requirements/ascend.txt pyproject.toml
+	@$(call install,$(PYTHON),$(VENV_ASCEND),requirements/py311.txt -r requirements/ascend.txt)
+
+# Why they cannot be here; nothing where they can.
+ascend_refusal = $(PYTHON) -c 'import platform, sys; \
+	print("" if sys.version_info[:2] == (3, 11) else "it needs Python 3.11 and PYTHON=$(PYTHON) is " + platform.python_version()) \
+	if sys.platform == "linux" and platform.machine() == "x86_64" else \
+	print("it is for Linux on x86-64, and this is", sys.platform, platform.machine())' \
+	2>/dev/null || echo "PYTHON=$(PYTHON) is missing"
+
 # --- the main job -------------------------------------------------------------
 
 compare: $(STAMP) ## Run, check and price the default matmul on every default profile.
@@ -81,7 +99,7 @@ compare: $(STAMP) ## Run, check and price the default matmul on every default pr
 
 # --- checks -------------------------------------------------------------------
 
-test: format-check lint types unit ## Everything that must pass: format, lint, types, tests.
+test: format-check lint types unit test-ascend ## Everything that must pass: format, lint, types, tests.
 
 format-check: $(STAMP) ## Is every file formatted?
 	$(BIN)/ruff format --check .
@@ -95,6 +113,28 @@ types: $(STAMP) ## mypy over the three packages.
 unit: $(STAMP) ## The tests, those that need no JAX first.
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) $(FAST_TESTS)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) tests $(NOT_FAST)
+
+# The rest of tests/ascend needs no compiler and is among `unit`. Exit status 5: no
+# test is what ARGS asks for.
+test-ascend: ## The tests that need Huawei's compilers; says in a line why where they cannot be installed.
+	@refusal=$$($(ascend_refusal)); \
+	if [ -z "$$refusal" ] && ! $(MAKE) --no-print-directory $(STAMP_ASCEND); then \
+	  refusal="its packages (requirements/ascend.txt) did not install"; fi; \
+	if [ -z "$$refusal" ]; then $(MAKE) --no-print-directory unit-ascend; \
+	elif [ -n "$(ASCEND_REQUIRED)" ]; then echo "test-ascend: $$refusal" >&2; exit 1; \
+	else echo "test-ascend: left out: $$refusal"; fi
+
+unit-ascend: $(STAMP_ASCEND)
+	$(BIN_ASCEND)/python -m pytest -q -m "compilers and not gpu" $(ARGS) -n $(PYTEST_WORKERS) tests/ascend \
+	  || [ $$? -eq 5 ]
+
+# The problems whose porting reports are in docs/.
+PORT = $(BIN_ASCEND)/python -m pallas_kernels.benchmark --task=port --format=markdown
+
+porting: $(STAMP_ASCEND) ## Write docs/porting-*.md anew: the porting reports, with Huawei's compilers.
+	$(PORT) --kernel=matmul --output=docs/porting-matmul.md
+	$(PORT) --kernel=flash_attention --output=docs/porting-attention.md \
+	  --shape=batch=1,seq_q=8192,seq_kv=8192,heads=32,kv_heads=8
 
 format: $(STAMP) ## Format every file, and apply the lint fixes that are safe.
 	$(BIN)/ruff check --fix .
@@ -182,5 +222,5 @@ gpu-bench-rows: gpu-check ## The row-wise ops and the fusion study on a GPU, wit
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=fusion --cold_l2 --results=$(ROWS_RESULTS) $(ARGS)
 
 clean: ## Remove the environments, caches and build products.
-	rm -rf .venv .venv-newer .venv-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-newer .venv-newest .venv-ascend build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

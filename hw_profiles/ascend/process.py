@@ -1,6 +1,9 @@
 """Runs one compiler in a folder of its own, with a time limit."""
 
+import contextlib
+import os
 import pathlib
+import signal
 import subprocess
 from collections.abc import Sequence
 
@@ -20,7 +23,8 @@ def run_tool(
   """Run a compiler; its exit status and all that it printed.
 
   It sees no PATH: bishengir-compile looks there for code generators (hivmc), and
-  what it does would depend on whether the machine has them.
+  what it does would depend on whether the machine has them. However this ends,
+  neither the program nor one that it started is left running.
 
   Args:
     command: The program and its arguments.
@@ -32,24 +36,36 @@ def run_tool(
     CompilerFailedError: it crashed or took too long.
   """
   tool = pathlib.Path(command[0]).name
-  try:
-    done = subprocess.run(
+  log_path = folder / "printed.log"
+  # to a file: a pipe would stay open for as long as any descendant has it
+  with log_path.open("wb") as log_file:
+    process = subprocess.Popen(
       [str(part) for part in command],
       cwd=folder,
       env={"PATH": str(folder / "no-programs"), "TMPDIR": str(folder), "HOME": str(folder)},
       stdin=subprocess.DEVNULL,
-      stdout=subprocess.PIPE,
+      stdout=log_file,
       stderr=subprocess.STDOUT,
-      text=True,
-      errors="replace",
-      timeout=time_limit_s,
-      check=False,
+      process_group=0,
     )
-  except subprocess.TimeoutExpired as expired:
-    printed = expired.stdout or b""
-    log = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
-    raise CompilerFailedError(tool, "timed out", log, stages) from None
-  if done.returncode < 0 or any(sign in done.stdout for sign in _CRASH_SIGNS):
-    log = done.stdout or f"ended by signal {-done.returncode}"
+    timed_out = False
+    try:
+      process.wait(time_limit_s)
+    except subprocess.TimeoutExpired:
+      timed_out = True
+    finally:
+      _end_group(process)
+  log = log_path.read_text(encoding="utf-8", errors="replace")
+  if timed_out:
+    raise CompilerFailedError(tool, "timed out", log, stages)
+  if process.returncode < 0 or any(sign in log for sign in _CRASH_SIGNS):
+    log = log or f"ended by signal {-process.returncode}"
     raise CompilerFailedError(tool, "crashed", log, stages)
-  return done.returncode, done.stdout
+  return process.returncode, log
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+  """Kills the program, where it still runs, and all that it started."""
+  with contextlib.suppress(ProcessLookupError):  # nothing of it may be left
+    os.killpg(process.pid, signal.SIGKILL)
+  process.wait()

@@ -60,6 +60,11 @@ def mib_exact(size_bytes: int) -> str:
   return f"{size_bytes / MIB:,.1f}".removesuffix(".0")
 
 
+def optional_bytes(value: int | None) -> str:
+  """Bytes for a person, or a dash."""
+  return "-" if value is None else f"{value:,}"
+
+
 def number(value: float | None, digits: int = 1) -> str:
   """A number for a person, or a dash."""
   return "-" if value is None else f"{value:,.{digits}f}"

@@ -15,7 +15,7 @@ from absl import flags as absl_flags
 
 import hw_profiles
 from pallas_kernels import names
-from pallas_kernels.benchmark import ops, output, parsing, results
+from pallas_kernels.benchmark import lowered, ops, output, parsing, results
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.ops.op import AnyOp, Option, options_of
 from pallas_kernels.benchmark.workload import Workload
@@ -32,7 +32,7 @@ _REWORDED = {
   r"\('Non-boolean argument to boolean flag', .*\)": "expected true or false, or no value",
 }
 
-TASKS = ("compare", "run", "plan", "tune", "examples", "ladder", "fusion")
+TASKS = ("compare", "run", "plan", "tune", "examples", "ladder", "fusion", *lowered.TASKS)
 CHECKS = ("float64", "none")
 CHECK_PARTS = ("all", "sample")
 TIMERS = ("device", "wall")
@@ -47,8 +47,11 @@ DEFAULT_ITERATIONS = 30
 # Tiles that a search starts from, before it looks at what lies beside the best.
 DEFAULT_TOP = 8
 
+# A compiler takes 0.1 to 2 s for a tile; what takes longer has been seen to take for ever.
+DEFAULT_TIME_LIMIT_S = 60
+
 # Tasks that work on ops; the others read none of an op's flags.
-_ON_OPS = ("compare", "run", "plan", "tune", "ladder")
+_ON_OPS = ("compare", "run", "plan", "tune", "ladder", *lowered.TASKS)
 
 # Tasks that read a flag, for those that not every task reads; an op's options
 # say so themselves. A flag that the chosen task would ignore is refused.
@@ -56,20 +59,25 @@ _READ_BY = {
   "kernel": _ON_OPS,
   "shape": _ON_OPS,
   "dtype": _ON_OPS,
-  "tile": ("compare", "run", "plan"),
-  "profile": ("compare", "run", "plan", "fusion"),
+  "tile": ("compare", "run", "plan", "mlir", "ascend"),
+  "profile": ("compare", "run", "plan", "fusion", *lowered.TASKS),
   "program": ("fusion",),
-  "implementation": ("compare", "run", "tune"),
+  "implementation": ("compare", "run", "tune", "mlir"),
   "peers": ("run",),
   "check": ("compare", "run", "tune", "fusion"),
   "check_part": ("compare",),
   "iterations": ("compare", "run", "tune", "ladder", "fusion"),
   "timer": ("compare", "run"),
   "cold_l2": ("compare", "run", "tune", "fusion"),
-  "top": ("tune",),
+  "top": ("tune", "ascend", "port"),
   "resume": ("tune",),
   "table": ("tune",),
   "results": ("run", "fusion"),
+  "stage": ("mlir",),
+  "passes": ("mlir",),
+  "folder": lowered.TASKS,
+  "jobs": lowered.TASKS,
+  "time_limit": lowered.TASKS,
 }
 
 
@@ -98,6 +106,11 @@ class Options:
     resume: The file that holds a search's state, or None for the usual place.
     table: The file that the tuned tiles go to, or None for the user's cache.
     results: The file that measured times are added to, or None.
+    stages: The stages of a lowering to show, by name; empty: all.
+    passes: Whether to show the module after each pass of a compiler.
+    folder: Where the texts of the compilers go, or None.
+    jobs: Compilers to run side by side; None: one a core.
+    time_limit_s: What one compiler may take.
   """
 
   task: str
@@ -118,6 +131,11 @@ class Options:
   resume: str | None
   table: str | None
   results: str | None
+  stages: tuple[str, ...]
+  passes: bool
+  folder: str | None
+  jobs: int | None
+  time_limit_s: float
 
 
 def parse(arguments: Sequence[str]) -> Options | None:
@@ -154,6 +172,8 @@ def parse(arguments: Sequence[str]) -> Options | None:
     output.check_path(values.table, flag="table", elsewhere="the user's cache")
   if values.results is not None:
     results.check(values.results)
+  if values.folder is not None:
+    output.check_folder(values.folder)
   return Options(
     task=task,
     workloads=tuple(
@@ -179,6 +199,11 @@ def parse(arguments: Sequence[str]) -> Options | None:
     resume=values.resume,
     table=values.table,
     results=values.results,
+    stages=tuple(values.stage),
+    passes=values.passes,
+    folder=values.folder,
+    jobs=None if values.jobs is None else parsing.positive("jobs", values.jobs, example=2),
+    time_limit_s=parsing.positive("time_limit", values.time_limit, example=DEFAULT_TIME_LIMIT_S),
   )
 
 
@@ -186,16 +211,21 @@ def _kernels(given: Sequence[str], task: str) -> list[AnyOp]:
   """The ops that --kernel names; all: those that the task does something with."""
   known = [ops.get(name) for name in ops.names()]
   if given == ["all"]:
-    return [op for op in known if task in op.tasks]
+    return [op for op in known if task in _tasks_of(op)]
   chosen = [ops.get(name) for name in parsing.choose("kernel", given, [op.name for op in known])]
   for op in chosen:
-    if task not in op.tasks:
-      able = ", ".join(other.name for other in known if task in other.tasks)
+    if task not in _tasks_of(op):
+      able = ", ".join(other.name for other in known if task in _tasks_of(other))
       raise UsageError(
-        f"--kernel={op.name}: only --task={' or '.join(op.tasks)} takes "
+        f"--kernel={op.name}: only --task={' or '.join(_tasks_of(op))} takes "
         f"it; --task={task} has {able}"
       )
   return chosen
+
+
+def _tasks_of(op: AnyOp) -> tuple[str, ...]:
+  """The tasks that do something with an op, those of the compilers among them."""
+  return op.tasks + (lowered.TASKS if op.name in lowered.OPS else ())
 
 
 def _workloads(
@@ -216,11 +246,15 @@ def _workloads(
       values.shape,
     )
     options = _op_options(op, values, given, task)
-    return [
+    found = [
       _checked(Workload(op=op, shape=shape, dtype=dtype, options=options, tiles=tiles))
       for shape in shapes or (op.default_shape,)
       for dtype in _dtypes(op, values.dtype)
     ]
+    if task in lowered.TASKS:
+      for workload in found:
+        lowered.arguments(workload)
+    return found
   except UsageError as error:
     raise UsageError(f"{error} (--kernel={op.name})" if several else str(error)) from None
 
@@ -309,6 +343,9 @@ def help_text() -> str:
     "  --task=examples  the course texts' worked examples, recomputed beside what they print",
     "  --task=ladder    a matmul from one output a thread to the library's kernel, on a GPU",
     "  --task=fusion    a chain cut into kernels in every way, rows in segments, transposed blocks",
+    "  --task=mlir      the MLIR of every stage, for either vendor, without its device",
+    "  --task=ascend    a tile's budget beside what each vendor's compiler allocates for it",
+    "  --task=port      what must change between the vendors for one op and size, and why",
     "",
   ]
   for name in sorted(values):
@@ -363,7 +400,8 @@ def _define() -> absl_flags.FlagValues:
     "profile",
     None,
     f"Hardware profiles to plan for, of {', '.join(hw_profiles.list_profiles())}; or all. Left "
-    f"out: {','.join(DEFAULT_PROFILES)}; with --task=run and --task=fusion the device it runs on.",
+    f"out: {','.join(DEFAULT_PROFILES)}; with --task=run and --task=fusion the device it runs on; "
+    f"with --task={', '.join(lowered.TASKS)} {','.join(lowered.DEFAULT_PROFILES)}.",
   )
   listed(
     "program",
@@ -396,7 +434,12 @@ def _define() -> absl_flags.FlagValues:
   )
   string("timer", "device", "device: kernel time by CUPTI; wall: call to completion. GPU only.")
   boolean("cold_l2", False, "Keep operands out of L2 when a timed run starts. GPU only.")
-  string("top", str(DEFAULT_TOP), "Tiles of the planner to start a search from. Of --task=tune.")
+  string(
+    "top",
+    str(DEFAULT_TOP),
+    "Tiles of the planner to start a search from, with --task=tune; to compile for each device at "
+    "most, with --task=ascend and --task=port.",
+  )
   string(
     "resume",
     None,
@@ -413,6 +456,24 @@ def _define() -> absl_flags.FlagValues:
     None,
     "Add the measured times, each with its peers' and its environment, to this JSON file; a row "
     "of the same device and arguments is replaced. Of --task=run and --task=fusion, GPU only.",
+  )
+  listed(
+    "stage",
+    [],
+    "Stages to show, by name, for example lowered (Mosaic GPU) or linalg,hivm (Ascend). Of "
+    "--task=mlir. Left out: all.",
+  )
+  boolean("passes", False, "Ascend: the module after each compiler pass, too. Of --task=mlir.")
+  string(
+    "folder",
+    None,
+    "Of --task=mlir: write each stage to a file in this folder instead of printing it. Of "
+    "--task=ascend and --task=port: keep the input of a compiler that failed there; left out: in "
+    "a folder that is made for it and named.",
+  )
+  string("jobs", None, "Compilers to run side by side. Left out: one a core.")
+  string(
+    "time_limit", str(DEFAULT_TIME_LIMIT_S), "Seconds that one compiler may take for one tile."
   )
   string("format", "table", f"One of {', '.join(FORMATS)}.")
   string("output", None, "Write the result to this file, all of it or nothing; left out: stdout.")

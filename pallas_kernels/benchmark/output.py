@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import re
 import stat
 import sys
 import tempfile
@@ -47,6 +48,43 @@ def check_path(path: str, *, flag: str = "output", elsewhere: str = "stdout") ->
       raise UsageError(f"--{flag}={path}: folder {str(folder)!r} is not writable")
   except (OSError, RuntimeError) as error:  # RuntimeError: links that go round in a circle
     raise _failed(path, error, flag) from None
+
+
+def check_folder(path: str, *, flag: str = "folder") -> None:
+  """Refuses a folder that files cannot be written to; one that is missing can be made.
+
+  Raises:
+    UsageError: it is something else, or cannot be written, or its parent is missing.
+  """
+  folder = pathlib.Path(path)
+  try:
+    if folder.exists() and not folder.is_dir():
+      raise UsageError(f"--{flag}={path}: is no folder")
+    place = folder if folder.exists() else folder.parent
+    if not place.is_dir():
+      raise UsageError(f"--{flag}={path}: folder {str(place)!r} does not exist")
+    if not os.access(place, os.W_OK | os.X_OK):
+      raise UsageError(f"--{flag}={path}: folder {str(place)!r} is not writable")
+  except OSError as error:
+    raise _failed(path, error, flag) from None
+
+
+def write_into(text: str, name: str, folder: str) -> str:
+  """Writes a file of that name into a folder, which is made where it is missing; its path.
+
+  Characters that are not for file names become dashes.
+
+  Raises:
+    UsageError: it could not be written.
+  """
+  try:
+    os.makedirs(folder, exist_ok=True)
+  except OSError as error:
+    raise _failed(folder, error, "folder") from error
+  safe = re.sub(r"[^\w.=-]+", "-", name, flags=re.ASCII)
+  path = str(pathlib.Path(folder) / safe)
+  write(text, path, flag="folder")
+  return path
 
 
 def write(text: str, path: str | None, *, flag: str = "output") -> None:

@@ -111,3 +111,51 @@ def _seconds(value: float) -> str:
   if value < 90:
     return f"{value:.0f} s"
   return f"{value / 60:.0f} min"
+
+
+class Tally:
+  """Reports how many of a number of like things are done, which may run side by side."""
+
+  def __init__(
+    self,
+    total: int,
+    what: str,
+    *,
+    stream: TextIO,
+    clock: Callable[[], float] = time.monotonic,
+    heartbeat_s: float = HEARTBEAT_S,
+  ) -> None:
+    """Says that it starts.
+
+    Args:
+      total: How many there are.
+      what: What they are, in the plural.
+      stream: Where lines go.
+      clock: Seconds, monotonic.
+      heartbeat_s: Seconds between two lines, at least.
+    """
+    self._total = total
+    self._what = what
+    self._stream = stream
+    self._clock = clock
+    self._heartbeat_s = heartbeat_s
+    self._start = self._said = clock()
+    self._done = 0
+    self._say(f"{total} {what}")
+
+  def one(self) -> None:
+    """One more is done."""
+    self._done += 1
+    now = self._clock()
+    if now - self._said < self._heartbeat_s and self._done < self._total:
+      return
+    self._said = now
+    spent_s = now - self._start
+    left_s = spent_s / self._done * (self._total - self._done)
+    self._say(
+      f"[{self._done}/{self._total}] {self._what}: {_seconds(spent_s)} so far; "
+      f"about {_seconds(left_s)} left"
+    )
+
+  def _say(self, text: str) -> None:
+    print(f"pallas-bench: {text}", file=self._stream, flush=True)

@@ -109,6 +109,7 @@ class Block:
     groups: Lines within the table, each above the row of `cells` with its number.
     lines: Sentences below.
     commands: Shell lines below those, which are never broken.
+    text: Lines of a program below those, as they are.
   """
 
   title: str = ""
@@ -118,6 +119,7 @@ class Block:
   groups: Mapping[int, str] = dataclasses.field(default_factory=dict)
   lines: tuple[str, ...] = ()
   commands: tuple[str, ...] = ()
+  text: tuple[str, ...] = ()
 
 
 class Record(Protocol):

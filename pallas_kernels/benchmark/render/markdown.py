@@ -22,6 +22,8 @@ def document(blocks: Sequence[rows.Block]) -> str:
     lines = (*block.lines, *block.commands)
     if lines:
       parts.append("\n".join(f"- {_escape(line.strip())}" for line in lines))
+    if block.text:
+      parts.append("\n".join(("```", *block.text, "```")))
   return "\n\n".join(parts) + "\n"
 
 

@@ -27,7 +27,7 @@ def _block(block: rows.Block) -> str:
     lines += textwrap.wrap(
       sentence, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
-  lines += block.commands
+  lines += [*block.commands, *block.text]
   return "\n".join(lines)
 
 

@@ -1,0 +1,103 @@
+"""`--task=mlir`: stages of either vendor, printed, written or in JSON."""
+
+import json
+import pathlib
+
+import pytest
+
+from hw_profiles.ascend import why_missing
+from pallas_kernels.benchmark import flags, lowered, main
+from pallas_kernels.benchmark.errors import UsageError
+from pallas_kernels.lowering import OPS
+
+_SHAPE = "--shape=m=256,k=128,n=256"
+_TILE = "--tile=block_m=64,block_n=64,block_k=64"
+
+
+def _rows(capsys, *arguments):
+  assert main.main(["--task=mlir", "--format=json", *arguments]) == 0
+  return json.loads(capsys.readouterr().out)["rows"]
+
+
+def test_ops_of_the_compiler_tasks_are_those_that_are_lowered():
+  assert set(lowered.OPS) == set(OPS)
+
+
+def test_stages_of_the_hopper_kernel(capsys):
+  (row,) = _rows(capsys, _SHAPE, _TILE, "--profile=h200_sxm")
+  assert row["outcome"] == "accepted"
+  assert list(row["stages"]) == ["mosaic_gpu", "layouts", "lowered"]
+  assert "wgmma.mma_async" in row["stages"]["lowered"]
+  assert row["operations"]["wgmmas"] == {"m64n64k16": 4}
+  assert row["operations"]["shared_bytes"] > 0
+  assert "--task=mlir" in row["arguments"]
+
+
+def test_table_has_the_text_first_and_the_summary_last(capsys):
+  arguments = [_SHAPE, _TILE, "--profile=h200_sxm", "--stage=mosaic_gpu"]
+  assert main.main(["--task=mlir", *arguments]) == 0
+  captured = capsys.readouterr()
+  text, summary = captured.out.split("What was lowered")
+  assert "mosaic_gpu.wgmma" in text
+  assert "gpu.launch" in text
+  assert "wgmma 4 x m64n64k16; TMA copies 2 in" in summary
+  assert "1 lowerings" in captured.err
+
+
+def test_folder_takes_a_file_a_stage(capsys, tmp_path):
+  folder = tmp_path / "stages"
+  (row,) = _rows(capsys, _SHAPE, _TILE, "--profile=h200_sxm", f"--folder={folder}")
+  assert sorted(row["stages"].values()) == sorted(map(str, folder.iterdir()))
+  assert all(path.endswith(".mlir") for path in row["stages"].values())
+  assert "wgmma.mma_async" in pathlib.Path(row["stages"]["lowered"]).read_text()
+
+
+@pytest.mark.skipif(not why_missing(), reason="the compilers are installed here")
+def test_missing_compilers_are_a_sentence_with_the_way_to_install_them(capsys):
+  (row,) = _rows(capsys, _SHAPE, _TILE, "--profile=ascend_910b3")
+  assert row["outcome"] == "not available"
+  assert 'pip install "pallas-kernels[ascend]"' in row["reason"]
+  assert row["stages"] == {}
+
+
+def test_unknown_stage_is_named_with_those_there_are(capsys):
+  assert main.main(["--task=mlir", _SHAPE, _TILE, "--profile=h200_sxm", "--stage=sass"]) == 2
+  assert "--stage=sass: expected one of mosaic_gpu, layouts, lowered" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (["--shape=m=8,k=8,n=8,batch=2"], "batch"),
+    (["--kernel=rms_norm", "--residual"], "--residual=True: rms_norm is not lowered with it"),
+    (["--kernel=quantized_matmul"], "quantized_matmul: only --task="),
+    (["--folder=/dev/null"], "--folder=/dev/null: is no folder"),
+    (["--folder=/nowhere/at/all"], "does not exist"),
+    (["--time_limit=0"], "--time_limit=0"),
+    (["--jobs=none"], "--jobs=none"),
+  ],
+)
+def test_what_cannot_be_lowered_is_refused_before_any_work(arguments, message):
+  with pytest.raises(UsageError, match=message):
+    flags.parse(["--task=mlir", *arguments])
+
+
+def test_sizes_and_options_have_lowering_s_names():
+  options = flags.parse(
+    [
+      "--task=mlir",
+      "--kernel=flash_attention",
+      "--shape=batch=1,seq_q=64,seq_kv=64,heads=4,head_dim=64",
+      "--causal",
+    ]
+  )
+  sizes, chosen = lowered.arguments(options.workloads[0])
+  assert dict(sizes) == {
+    "batch": 1,
+    "seq_q": 64,
+    "seq_kv": 64,
+    "heads": 4,
+    "kv_heads": 4,
+    "head_dim": 64,
+  }
+  assert dict(chosen) == {"is_causal": True}
