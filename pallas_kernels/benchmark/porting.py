@@ -13,6 +13,9 @@ from pallas_kernels.benchmark.workload import Workload
 from pallas_kernels.lowering.compile_pool import CompilePool
 from pallas_kernels.lowering.compile_task import MOST_ASCEND_STAGES, Compiled
 
+# What `hw_profiles.rank` takes for too close to tell apart.
+_TIE = 0.02
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
@@ -41,8 +44,9 @@ class Change:
     if self.kept_us is None:
       return f"does not fit: {self.kept_reason}"
     assert self.own_us is not None
-    if math.isclose(self.kept_us, self.own_us, rel_tol=1e-3):
-      return f"the same time{self.note and '; '}{self.note}"
+    if math.isclose(self.kept_us, self.own_us, rel_tol=_TIE):
+      same = "the same time" if self.kept_us == self.own_us else f"within {_TIE:.0%}: no telling"
+      return f"{same}{self.note and '; '}{self.note}".replace("%", " %")
     share = 100 * (self.kept_us / self.own_us - 1)
     return f"{self.kept_us:,.1f} us, {share:+.0f} %{self.note and '; '}{self.note}"
 

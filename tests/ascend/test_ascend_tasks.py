@@ -1,4 +1,4 @@
-"""`pallas-bench` with both vendors' compilers; what they allocate, refuse and crash on."""
+"""`pallas-bench` with both vendors' compilers; its reports in docs/ held against it."""
 
 import json
 import pathlib
@@ -14,6 +14,7 @@ from pallas_kernels.lowering.compile_task import compile_task
 
 pytestmark = [pytest.mark.lowering, pytest.mark.compilers]
 
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SMALL = "--shape=m=256,k=512,n=256"
 
 
@@ -120,3 +121,24 @@ def test_crash_is_reported_with_its_input_kept(capsys, tmp_path, monkeypatch):
   kept = pathlib.Path(row["input_kept"])
   assert kept.parent == folder
   assert "linalg.matmul" in kept.read_text()
+
+
+@pytest.mark.parametrize(
+  ("document", "arguments"),
+  [
+    ("porting-matmul.md", ["--kernel=matmul"]),
+    (
+      "porting-attention.md",
+      [
+        "--kernel=flash_attention",
+        "--shape=batch=1,seq_q=8192,seq_kv=8192,heads=32,kv_heads=8",
+      ],
+    ),
+  ],
+)
+def test_porting_report_is_what_the_command_says_today(document, arguments, capsys):
+  assert main.main(["--task=port", "--format=markdown", *arguments]) == 0
+  # the first line is the environment: versions, commit, date
+  said = capsys.readouterr().out.split("\n", 1)[1]
+  written = (_ROOT / "docs" / document).read_text(encoding="utf-8").split("\n", 1)[1]
+  assert said == written, f"docs/{document} is stale: make porting writes it anew"

@@ -26,15 +26,15 @@ from pallas_kernels.benchmark.porting import Best, Change, best_tile, changes, c
 from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, plain
 from pallas_kernels.benchmark.workload import Workload
 from pallas_kernels.lowering.compile_pool import CompilePool
-from pallas_kernels.lowering.compile_task import MOST_ASCEND_STAGES, Compiled
+from pallas_kernels.lowering.compile_task import Compiled
 
 _LIMITS = (
   "Times are the planner's estimates. Nothing ran on an Ascend device, and no time was measured "
   "on one.",
   "Huawei's compiler goes as far as the address of every buffer in UB, L1 and L0C; no machine "
   "code was made. L0A and L0B it neither plans nor checks: those are this library's own figures.",
-  f"Huawei's compiler keeps one copy of what it loads or {MOST_ASCEND_STAGES}, whatever num_stages "
-  "says; it is given the portable Pallas kernel, Hopper the kernel of its own.",
+  "Huawei's compiler keeps one copy of what it loads or two, whatever num_stages says; it is given "
+  "the portable Pallas kernel, Hopper the kernel of its own.",
   "Registers and spills of the Hopper kernel are known after ptxas, which needs a GPU.",
 )
 
