@@ -89,7 +89,7 @@ def _body(
     return a.T if transposes.a else a
 
   k_steps = jnp.int32(pl.cdiv(k, block_k))
-  exact = arithmetic.XLA if interpreted else arithmetic.PTX
+  exact = arithmetic.in_kernel(interpreted=interpreted)
   scale = None
   if code_dtype is not None:
     # a row's scale depends on all of it: one walk along K finds it, the next quantises

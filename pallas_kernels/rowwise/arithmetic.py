@@ -6,6 +6,7 @@ instruction, within 2 ulp, and XLA makes a product of a quotient by a constant;
 each is asked here for the quotient itself.
 """
 
+import dataclasses
 from typing import Protocol
 
 import jax
@@ -17,7 +18,17 @@ from pallas_kernels.dtypes import round_once
 
 
 class Arithmetic(Protocol):
-  """What depends on the compiler."""
+  """What depends on the compiler.
+
+  Attributes:
+    branches: Whether a branch is cheaper than what it avoids: in a kernel it is,
+      a program of XLA's would be cut in pieces by it.
+  """
+
+  @property
+  def branches(self) -> bool:
+    """See the class."""
+    ...
 
   def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
     """x / y rounded to nearest even; y finite, above 0 and of a shape that broadcasts to x's."""
@@ -36,6 +47,7 @@ class Arithmetic(Protocol):
     ...
 
 
+@dataclasses.dataclass(frozen=True)
 class XlaArithmetic:
   """As XLA compiles it, in an interpreter too.
 
@@ -44,6 +56,8 @@ class XlaArithmetic:
   x it sees neither; an infinity or NaN by 1 is what it is by any scale. (An
   optimisation barrier it removes too early.)
   """
+
+  branches: bool = False
 
   def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
     """See `Arithmetic`."""
@@ -73,6 +87,8 @@ class XlaArithmetic:
 
 class PtxArithmetic:
   """In a kernel that Triton compiles: the instructions themselves, float32 only."""
+
+  branches = True
 
   def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
     """See `Arithmetic`."""
@@ -105,4 +121,10 @@ def _instruction(text: str, *operands: jax.Array) -> jax.Array:
 
 
 XLA = XlaArithmetic()
+INTERPRETED = XlaArithmetic(branches=True)
 PTX = PtxArithmetic()
+
+
+def in_kernel(*, interpreted: bool) -> Arithmetic:
+  """That of a portable kernel."""
+  return INTERPRETED if interpreted else PTX

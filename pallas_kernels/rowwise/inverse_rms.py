@@ -9,6 +9,10 @@ can leave float32's range, and what x·p loses below it the result would lose, t
 A product with a power of two is exact, so p moves no bit of a sum that would
 not have overflowed without it. Parts of a row, each with its own power, are
 merged by scaling to the smaller one: exact again.
+
+A kernel therefore adds the squares up as they are and looks at the sum: unless
+that is outside of [2^-60, 2^100] its power is 1 and the largest magnitude, a
+reduction that everything else would wait for, is not needed.
 """
 
 import math
@@ -18,14 +22,22 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels.rowwise.arithmetic import Arithmetic
+
 _TARGET_EXPONENT = 40
+# Sums of squares that need no power: n squares that vanish are together below
+# n·2^-126, no bit of 2^-60; below 2^100 no square and no partial sum overflows,
+# nor does a merge of many.
+_SMALLEST_PLAIN = 2.0**-60
+_LARGEST_PLAIN = 2.0**100
 
 
 class SquareSum(NamedTuple):
   """Squares of a part of a row, summed.
 
   Attributes:
-    largest: The largest magnitude, 0 of no elements.
+    largest: The largest magnitude, 0 of no elements; 2^40, whose power is 1, of
+      squares that were added up as they are.
     total: Σ (x·power(largest))².
   """
 
@@ -63,8 +75,32 @@ def _power(largest: jax.Array, *, inverse: bool = False) -> jax.Array:
   return lax.bitcast_convert_type(lax.shift_left(exponent, shift), largest.dtype)
 
 
-def square_sum(x: jax.Array) -> SquareSum:
-  """The squares of the last axis, kept as an axis of 1."""
+def square_sum(x: jax.Array, *, eps: float, arithmetic: Arithmetic) -> SquareSum:
+  """The squares of the last axis, kept as an axis of 1.
+
+  Args:
+    x: Rows or parts of them.
+    eps: What is added to the mean: beside 2^-60 and more, squares that vanish
+      count for nothing, however small the sum is.
+    arithmetic: Whether a kernel may choose between two ways.
+  """
+
+  def scaled() -> SquareSum:
+    return _scaled_square_sum(x)
+
+  if not arithmetic.branches:
+    return scaled()
+  total = jnp.sum(x * x, axis=-1, keepdims=True)
+  smallest = 0.0 if eps >= _SMALLEST_PLAIN else _SMALLEST_PLAIN
+  plain = (total >= smallest) & (total <= _LARGEST_PLAIN)
+  # a choice, not a constant: inside shard_map it varies as the other branch's does
+  largest = jnp.where(plain, 2.0**_TARGET_EXPONENT, jnp.zeros_like(total))
+  every = jnp.min(plain.astype(jnp.int32)) > 0
+  return lax.cond(every, lambda: SquareSum(largest, total), scaled)
+
+
+def _scaled_square_sum(x: jax.Array) -> SquareSum:
+  """`square_sum` of any values."""
   largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
   scaled = x * _power(largest)
   return SquareSum(largest, jnp.sum(scaled * scaled, axis=-1, keepdims=True))

@@ -56,7 +56,7 @@ def _body(
     outs = spec.apply(
       tuple(window.load(ref) for ref in refs[:inputs]),
       tuple(window.load_per_row(ref) for ref in refs[inputs : inputs + scalars]),
-      arithmetic.XLA if interpreted else arithmetic.PTX,
+      arithmetic.in_kernel(interpreted=interpreted),
     )
     for ref, out in zip(refs[inputs + scalars :], outs, strict=True):
       window.store(ref, out)

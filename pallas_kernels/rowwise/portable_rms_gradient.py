@@ -22,6 +22,7 @@ from hw_profiles import RowConfig
 from pallas_kernels import sharding
 from pallas_kernels.dtypes import round_once
 from pallas_kernels.rowwise import inverse_rms
+from pallas_kernels.rowwise.arithmetic import Arithmetic, in_kernel
 from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, left, unravel
 from pallas_kernels.rowwise.inverse_rms import InverseRms, SquareSum
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
@@ -122,7 +123,13 @@ def _mean(products: jax.Array, columns: int) -> jax.Array:
 
 
 def _main_body(
-  program: Any, *refs: Any, spec: RmsNormGradient, tiles: _Tiles, has_d_sum: bool, has_numbers: bool
+  program: Any,
+  *refs: Any,
+  spec: RmsNormGradient,
+  tiles: _Tiles,
+  exact: Arithmetic,
+  has_d_sum: bool,
+  has_numbers: bool,
 ) -> None:
   """d_x of a program's rows, or of a column block of them, and the partial sum of d_weight."""
   taken = iter(refs)
@@ -147,7 +154,7 @@ def _main_body(
       power, factor, mean = (block.load_per_row(ref) for ref in number_refs)
       inverse = InverseRms(power, factor)
     else:
-      inverse = spec.inverse_of(inverse_rms.square_sum(values), columns=tiles.columns)
+      inverse = spec.inverse_of(spec.squares(values, exact), columns=tiles.columns)
     normalised = inverse.normalise(values)
     g = spec.scaled(d_out, weight)
     if not number_refs:
@@ -176,6 +183,7 @@ def _numbers_body(
   *number_refs: Any,
   spec: RmsNormGradient,
   tiles: _Tiles,
+  exact: Arithmetic,
 ) -> None:
   """Power, factor and mean(g·n) of a block of rows, walked twice."""
   _, row_block = unravel(program, tiles.groups, tiles.row_blocks)
@@ -189,7 +197,7 @@ def _numbers_body(
     return dataclasses.replace(block, first_column=start, columns_left=limit)
 
   def squares(step: Any) -> SquareSum:
-    return inverse_rms.square_sum(wide(window(step).load(x_ref)))
+    return spec.squares(wide(window(step).load(x_ref)), exact)
 
   def add_squares(step: Any, carry: SquareSum) -> SquareSum:
     return inverse_rms.merge(carry, squares(step))
@@ -322,7 +330,12 @@ def _numbers(
   matrix = pl.BlockSpec((None, tiles.block_rows, width), index)
   return tuple(
     pl.pallas_call(
-      as_kernel(functools.partial(_numbers_body, spec=spec, tiles=tiles), interpret=interpret),
+      as_kernel(
+        functools.partial(
+          _numbers_body, spec=spec, tiles=tiles, exact=in_kernel(interpreted=interpret)
+        ),
+        interpret=interpret,
+      ),
       out_shape=[sharding.out_struct((*x.shape[:2], 1), jnp.dtype(jnp.float32), x)] * 3,
       grid=(tiles.groups * tiles.row_blocks,),
       in_specs=[matrix, matrix, pl.BlockSpec((None, 1, width), weight_index)],
@@ -358,7 +371,12 @@ def _main(
   d_x, partial = pl.pallas_call(
     as_kernel(
       functools.partial(
-        _main_body, spec=spec, tiles=tiles, has_d_sum=has_d_sum, has_numbers=has_numbers
+        _main_body,
+        spec=spec,
+        tiles=tiles,
+        exact=in_kernel(interpreted=interpret),
+        has_d_sum=has_d_sum,
+        has_numbers=has_numbers,
       ),
       interpret=interpret,
     ),

@@ -175,7 +175,7 @@ def _body(
     interpreted: Whether an interpreter runs it.
   """
   refs = unflatten(flat)
-  exact = arithmetic.XLA if interpreted else arithmetic.PTX
+  exact = arithmetic.in_kernel(interpreted=interpreted)
   rows = _Rows(tiles, program, kept=kept)
   settle = functools.partial(spec.settle, columns=tiles.columns, arithmetic=exact)
   settled = [

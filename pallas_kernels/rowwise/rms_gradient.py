@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.dtypes import round_once
-from pallas_kernels.rowwise.inverse_rms import InverseRms, inverse_rms, square_sum
+from pallas_kernels.rowwise import arithmetic
+from pallas_kernels.rowwise.arithmetic import Arithmetic
+from pallas_kernels.rowwise.inverse_rms import InverseRms, SquareSum, inverse_rms, square_sum
 from pallas_kernels.rowwise.specs import weight_of, wide
 
 
@@ -32,9 +34,9 @@ class RmsNormGradient:
   dtype: jnp.dtype
   weight_dtype: jnp.dtype
 
-  def inverse(self, x: jax.Array) -> InverseRms:
-    """r of whole rows of float32 x; masked elements are 0, `columns` apart."""
-    return self.inverse_of(square_sum(x), columns=x.shape[-1])
+  def squares(self, x: jax.Array, exact: Arithmetic) -> SquareSum:
+    """Of rows of float32 x, or of parts of them; masked elements are 0."""
+    return square_sum(x, eps=self.eps, arithmetic=exact)
 
   def inverse_of(self, squares: Any, *, columns: int) -> InverseRms:
     """r from the squares of whole rows."""
@@ -69,7 +71,7 @@ def xla(
 ) -> tuple[jax.Array, jax.Array]:
   """Both gradients by XLA: [groups, rows, columns], and [groups, 1, columns]."""
   values = wide(x)
-  inverse = spec.inverse(values)
+  inverse = spec.inverse_of(spec.squares(values, arithmetic.XLA), columns=x.shape[-1])
   normalised = inverse.normalise(values)
   g = spec.scaled(d_out.astype(values.dtype), weight)
   mean = jnp.sum(g * normalised, axis=-1, keepdims=True) * (1.0 / x.shape[-1])

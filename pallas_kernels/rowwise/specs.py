@@ -335,7 +335,7 @@ class RmsNorm:
   ) -> Blocks:
     """A sum of squares, then the largest result."""
     if not settled:
-      return tuple(inverse_rms.square_sum(values))
+      return tuple(inverse_rms.square_sum(values, eps=self.eps, arithmetic=arithmetic))
     return (codec.largest_magnitude(self._result(values, weights, settled[0], arithmetic)),)
 
   def merge(self, round_index: int, first: Blocks, second: Blocks) -> Blocks:
