@@ -1,5 +1,6 @@
 """swiglu, quantisation, rms_norm and transpose held against the float64 reference."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -222,6 +223,39 @@ def test_squares_neither_overflow_nor_vanish(name, rng):
     out = rms_norm(part, jnp.ones(111), eps=eps, implementation=name)
     reference.assert_rms_norm_close(*arrays(out, part, jnp.ones(111)), eps=eps)
     assert np.all(np.isfinite(np.asarray(out)))
+
+
+@pytest.mark.parametrize("name", KERNEL)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+def test_rows_beside_one_whose_squares_overflow_keep_their_bits(name, form, eps, rng):
+  # a block takes the scaled way for all of its rows, or for none
+  config = dataclasses.replace(FORMS[form], block_rows=4)
+  rows = rng.standard_normal((7, 111)).astype(np.float32)
+  hard = rows.copy()
+  hard[1] *= 1e30
+  hard[5] *= 1e-30
+  weight = normal(rng, 111, dtype="float32")
+  plain, mixed = (
+    rms_norm(jnp.asarray(x), weight, eps=eps, config=config, implementation=name)
+    for x in (rows, hard)
+  )
+  reference.assert_rms_norm_close(*arrays(mixed, hard, weight), eps=eps)
+  ordinary = [0, 2, 3, 4, 6]
+  np.testing.assert_array_equal(np.asarray(plain)[ordinary], np.asarray(mixed)[ordinary])
+
+
+@pytest.mark.parametrize("name", KERNEL)
+@pytest.mark.parametrize("longest", [16384, 32])
+def test_rms_gradients_beside_a_row_whose_squares_overflow(name, longest, monkeypatch, rng):
+  monkeypatch.setattr(portable_rms_gradient, "_LONGEST_KEPT", longest)
+  monkeypatch.setattr(portable_rms_gradient, "_WALKED_COLUMNS", 32)
+  rows = rng.standard_normal((6, 111)).astype(np.float32)
+  rows[2] *= 1e25
+  x, d_out = jnp.asarray(rows), normal(rng, 6, 111, dtype="float32")
+  weight = normal(rng, 111, dtype="float32")
+  _, pull = jax.vjp(lambda x, weight: rms_norm(x, weight, implementation=name), x, weight)
+  assert_rms_gradients(*pull(d_out), x, weight, d_out)
 
 
 @pytest.mark.parametrize("name", ROWS)
