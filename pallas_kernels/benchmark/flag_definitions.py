@@ -97,7 +97,7 @@ def define() -> absl_flags.FlagValues:
     "check_part",
     None,
     "all: run and compare the whole result of every tile; sample: a part of it, on a CPU. Left "
-    "out: all for the tile with the least work and where that is quick, and on a GPU.",
+    "out: all where that is quick, within a minute for the tile with the least work, and on a GPU.",
   )
   string(
     "iterations",

@@ -19,6 +19,9 @@ from reference import (
 
 BFLOAT16 = ml_dtypes.bfloat16
 E4M3 = ml_dtypes.float8_e4m3fn
+FEW = (
+  16 * 2.0**-53
+)  # roundings of float64 on either side, where two numbers of about 1 cancel by half
 
 
 def decimal_silu(x):
@@ -53,7 +56,7 @@ def test_silu_limits_are_exact_and_silent():
 
 def test_golden_silu_does_not_distribute_over_partial_sums():
   # s004.legality.silu_split
-  assert float(silu(1.0) + silu(-1.0)) == pytest.approx(0.4621171572600098, rel=1e-12)
+  assert float(silu(1.0) + silu(-1.0)) == pytest.approx(0.4621171572600098, rel=FEW)
   assert float(silu(1.0 + -1.0)) == 0.0
 
 
@@ -62,7 +65,8 @@ def test_silu_lipschitz_constant_is_the_largest_slope():
   sigmoid = 1 / (1 + np.exp(-x))
   slope = np.abs(sigmoid * (1 + x * (1 - sigmoid)))
   assert slope.max() <= SILU_LIPSCHITZ
-  assert slope.max() == pytest.approx(SILU_LIPSCHITZ, rel=2e-8)
+  # the constant is rounded up in its ninth digit
+  assert slope.max() == pytest.approx(SILU_LIPSCHITZ, rel=1e-8)
 
 
 def float32_silu_forms():

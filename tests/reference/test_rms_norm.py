@@ -66,7 +66,8 @@ def test_the_definition_agrees_with_sixty_digits():
       r = 1 / (mean + Decimal("1e-6")).sqrt()
       for column, v in enumerate(values):
         exact = float(v * r * (Decimal(float(weight[column])) + 1))
-        assert result[row, column] == pytest.approx(exact, rel=20 * 2.0**-53)
+        # half of a mean of 20 squares (21), root, reciprocal, products and sum: 16 roundings
+        assert result[row, column] == pytest.approx(exact, rel=16 * 2.0**-53)
 
 
 @pytest.mark.parametrize("out", [BFLOAT16, np.float16, F32])
