@@ -41,6 +41,8 @@ def rerun(
     parts.append(f"--iterations={options.iterations}")
   if options.timer != "device":
     parts.append(f"--timer={options.timer}")
+  if options.compilers:
+    parts.append("--compilers")
   if options.cold_l2:
     parts.append("--cold_l2")
   return shlex.join(parts)

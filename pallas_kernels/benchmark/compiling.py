@@ -17,6 +17,8 @@ from pallas_kernels.lowering.compile_pool import CompilePool
 from pallas_kernels.lowering.compile_task import Compiled, CompileTask
 from pallas_kernels.lowering.mosaic import MOSAIC_OPS, MosaicSummary
 
+_COMPILED = ("mosaic_gpu", "triton")
+
 
 def task(
   options: Options,
@@ -35,7 +37,8 @@ def task(
     config=tile,
     profile=profile,
     options=op_options,
-    implementation=options.implementation,
+    # what runs here is another matter
+    implementation=options.implementation if options.implementation in _COMPILED else None,
     keep_stages=texts,
     keep_passes=texts and options.passes,
     time_limit_s=options.time_limit_s,

@@ -143,6 +143,12 @@ def define() -> absl_flags.FlagValues:
     "--task=ascend and --task=port: keep the input of a compiler that failed there; left out: in "
     "a folder that is made for it and named.",
   )
+  boolean(
+    "compilers",
+    False,
+    "Put what each vendor's compiler allocates beside the planner's budget, as --task=ascend does, "
+    "where there is one. Of --task=compare.",
+  )
   string("jobs", None, "Compilers to run side by side. Left out: one a core.")
   string(
     "time_limit", str(DEFAULT_TIME_LIMIT_S), "Seconds that one compiler may take for one tile."

@@ -64,9 +64,10 @@ _READ_BY = {
   "results": ("run", "fusion"),
   "stage": ("mlir",),
   "passes": ("mlir",),
+  "compilers": ("compare",),
   "folder": lowered.TASKS,
-  "jobs": lowered.TASKS,
-  "time_limit": lowered.TASKS,
+  "jobs": (*lowered.TASKS, "compare"),
+  "time_limit": (*lowered.TASKS, "compare"),
 }
 
 
@@ -97,6 +98,7 @@ class Options:
     results: The file that measured times are added to, or None.
     stages: The stages of a lowering to show, by name; empty: all.
     passes: Whether to show the module after each pass of a compiler.
+    compilers: Whether `compare` shows what the compilers allocate.
     folder: Where the texts of the compilers go, or None.
     jobs: Compilers to run side by side; None: one a core.
     time_limit_s: What one compiler may take.
@@ -122,6 +124,7 @@ class Options:
   results: str | None
   stages: tuple[str, ...]
   passes: bool
+  compilers: bool
   folder: str | None
   jobs: int | None
   time_limit_s: float
@@ -190,6 +193,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
     results=values.results,
     stages=tuple(values.stage),
     passes=values.passes,
+    compilers=values.compilers,
     folder=values.folder,
     jobs=None if values.jobs is None else parsing.positive("jobs", values.jobs, example=2),
     time_limit_s=parsing.positive("time_limit", values.time_limit, example=DEFAULT_TIME_LIMIT_S),
@@ -240,7 +244,7 @@ def _workloads(
       for shape in shapes or (op.default_shape,)
       for dtype in _dtypes(op, values.dtype)
     ]
-    if task in lowered.TASKS:
+    if task in lowered.TASKS or values.compilers:
       for workload in found:
         lowered.arguments(workload)
     return found

@@ -47,8 +47,12 @@ def arguments(workload: Workload) -> tuple[FrozenMap[str, int], FrozenMap[str, A
   """Sizes and options as `lowering` takes them.
 
   Raises:
-    UsageError: a size or an option is one that no compiler is given yet.
+    UsageError: an op, a size or an option is one that no compiler is given yet.
   """
+  if workload.op.name not in OPS:
+    raise UsageError(
+      f"--kernel={workload.op.name}: no compiler is given it; these: {', '.join(OPS)}"
+    )
   op = OPS[workload.op.name]
   sizes: dict[str, int] = {}
   for field in dataclasses.fields(workload.shape):

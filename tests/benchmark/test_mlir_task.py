@@ -60,6 +60,22 @@ def test_missing_compilers_are_a_sentence_with_the_way_to_install_them(capsys):
   assert row["stages"] == {}
 
 
+def test_compare_shows_what_the_compilers_allocate_where_asked(capsys):
+  arguments = ["--task=compare", "--compilers", "--check=none", _SHAPE, _TILE, "--format=json"]
+  assert main.main([*arguments, "--profile=h200_sxm,rtx_pro_6000"]) == 0
+  hopper, other = json.loads(capsys.readouterr().out)["rows"]
+  assert hopper["compiler_outcome"] == "accepted"
+  (shared, _) = hopper["memories"]
+  # two stages of A, B and two barriers each; two slots of the epilogue
+  needed = 2 * (2 * 64 * 64 * 2 + 2 * 8) + 2 * 64 * 64 * 2
+  assert shared["compiler_bytes"] == shared["model_bytes"] == needed
+  assert shared["difference_bytes"] == 0
+  assert "--compilers" in hopper["arguments"]
+  assert "memories" not in other
+  assert main.main([*arguments[:-1], "--profile=h200_sxm"]) == 0
+  assert "planner, bytes" in capsys.readouterr().out
+
+
 def test_unknown_stage_is_named_with_those_there_are(capsys):
   assert main.main(["--task=mlir", _SHAPE, _TILE, "--profile=h200_sxm", "--stage=sass"]) == 2
   assert "--stage=sass: expected one of mosaic_gpu, layouts, lowered" in capsys.readouterr().err
@@ -71,6 +87,7 @@ def test_unknown_stage_is_named_with_those_there_are(capsys):
     (["--shape=m=8,k=8,n=8,batch=2"], "batch"),
     (["--kernel=rms_norm", "--residual"], "--residual=True: rms_norm is not lowered with it"),
     (["--kernel=quantized_matmul"], "quantized_matmul: only --task="),
+    (["--task=compare", "--kernel=quantized_matmul", "--compilers"], "no compiler is given it"),
     (["--folder=/dev/null"], "--folder=/dev/null: is no folder"),
     (["--folder=/nowhere/at/all"], "does not exist"),
     (["--time_limit=0"], "--time_limit=0"),

@@ -20,20 +20,17 @@ from pallas_kernels.benchmark import (
 )
 from pallas_kernels.benchmark.budgets import Memory, memories
 from pallas_kernels.benchmark.flags import Options
-from pallas_kernels.benchmark.ops.op import Config
 from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, plain
-from pallas_kernels.benchmark.workload import Workload
+from pallas_kernels.benchmark.sides import (
+  L0_IS_OURS,
+  NEEDS_GPU,
+  NOT_RUN_ON_ASCEND,
+  Sides,
+  budget_block,
+  compile_sides,
+)
 from pallas_kernels.lowering.compile_pool import CompilePool
 from pallas_kernels.lowering.compile_task import Compiled
-
-NEEDS_GPU = "registers and spills: known after ptxas, which needs a GPU; not checked here"
-_OURS = (
-  "L0A and L0B are this library's own figures: Huawei's compiler neither plans nor checks them"
-)
-_NOT_RUN = (
-  "Nothing ran on an Ascend device, and no machine code was made: the compiler goes as far as "
-  "the address of every buffer."
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,57 +89,26 @@ class AscendRow:
     return fields
 
 
-@dataclasses.dataclass(frozen=True)
-class Sides:
-  """One tile on all devices: answers and plans by profile."""
-
-  workload: Workload
-  tile: Config
-  answers: Mapping[str, Compiled]
-  plans: Mapping[str, TilePlan[Any, Any]]
-
-
 def run(options: Options) -> Report:
   """Compiles every tile for every device and puts the planner's figures beside it."""
   profiles = options.profiles or lowered.DEFAULT_PROFILES
   cases = [
-    (workload, tile)
+    (workload, tile, profiles)
     for workload in options.workloads
     for tile in (workload.tiles or workload.op.default_tiles)
   ]
   failures = compiling.Failures(options)
   with CompilePool(options.jobs) as pool:
-    sides = _compile_sides(options, pool, cases, profiles)
+    sides = compile_sides(options, pool, cases)
     kept = failures.keep(answer for side in sides for answer in side.answers.values())
     nearest = [_nearest(options, pool, side, failures) for side in sides]
   rows, blocks = [], []
   for side, near in zip(sides, nearest, strict=True):
     rows += [_row(options, side, profile, near, kept) for profile in profiles]
-    blocks += [_budget_block(side, near, kept), *_plan_blocks(side)]
+    blocks += [budget_block(side, kept, (_nearest_sentence(side, near),)), *_plan_blocks(side)]
   return Report(
     environment=environment.describe(with_device=False), rows=tuple(rows), blocks=tuple(blocks)
   )
-
-
-def _compile_sides(
-  options: Options,
-  pool: CompilePool,
-  cases: list[tuple[Workload, Config]],
-  profiles: tuple[str, ...],
-) -> list[Sides]:
-  """Every case on every profile, compiled side by side."""
-  tasks = [
-    compiling.task(options, workload, tile, profile)
-    for workload, tile in cases
-    for profile in profiles
-  ]
-  answers = iter(compiling.compiled(pool, tasks, "tiles to compile"))
-  sides = []
-  for workload, tile in cases:
-    by_profile = {profile: next(answers) for profile in profiles}
-    planned = {name: compiling.planned(workload, tile, name) for name in profiles}
-    sides.append(Sides(workload, tile, by_profile, planned))
-  return sides
 
 
 def _nearest(
@@ -165,7 +131,7 @@ def _notes(answer: Compiled, plan: TilePlan[Any, Any]) -> tuple[str, ...]:
   if answer.mosaic is not None:
     notes.append(NEEDS_GPU)
   if answer.ascend is not None:
-    notes += [_OURS, _NOT_RUN]
+    notes += [L0_IS_OURS, NOT_RUN_ON_ASCEND]
   return (*notes, *plan.notes)
 
 
@@ -209,74 +175,6 @@ def _plan_fields(answer: Compiled) -> dict[str, Any]:
     for field in dataclasses.fields(plan)
     if field.name != "stages"
   }
-
-
-def _difference(memory: Memory) -> str:
-  difference = memory.difference_bytes
-  return "-" if difference is None else ("0" if difference == 0 else f"{difference:+,}")
-
-
-def _budget_block(side: Sides, near: accepted.Found | None, kept: Mapping[Compiled, str]) -> Block:
-  """A line for each memory, below a line for each device with what its compiler says."""
-  table: list[tuple[str, ...]] = []
-  groups: dict[int, str] = {}
-  for profile, answer in side.answers.items():
-    plan = side.plans[profile]
-    predicted = "" if plan.predicted_us is None else f", {plan.predicted_us:,.1f} us predicted"
-    groups[len(table)] = (
-      f"{profile}: {answer.outcome}, {answer.compiler}; the planner: "
-      f"{'fits' if plan.fits else 'does not fit'} ({plan.schedule}){predicted}"
-    )
-    table += [
-      (
-        f"  {memory.space}",
-        cells.optional_bytes(memory.model_bytes),
-        cells.optional_bytes(memory.compiler_bytes),
-        _difference(memory),
-        cells.optional_bytes(memory.available_bytes),
-      )
-      for memory in memories(answer, plan)
-    ]
-  header = ("memory", "planner, bytes", "compiler, bytes", "difference", "available")
-  lines = [
-    f"{profile}: {compiling.mosaic_sentence(answer.mosaic)}"
-    for profile, answer in side.answers.items()
-    if answer.mosaic is not None
-  ]
-  if lines:
-    lines.append(NEEDS_GPU)
-  if any(answer.ascend is not None for answer in side.answers.values()):
-    lines += [_OURS, _NOT_RUN]
-  for profile, answer in side.answers.items():
-    lines += _copies(answer, side.plans[profile])
-  lines += compiling.report_reasons(
-    side.answers.values(), dict(kept), lambda answer: answer.task.profile
-  )
-  lines += [
-    f"{profile}: the planner: {plan.reason}" for profile, plan in side.plans.items() if plan.reason
-  ]
-  lines.append(_nearest_sentence(side, near))
-  return Block(
-    title=f"{side.workload.name}, tile {cells.short_tile(side.tile)}",
-    header=header,
-    cells=tuple(table),
-    numeric=frozenset(header[1:]),
-    groups=groups,
-    lines=tuple(lines),
-  )
-
-
-def _copies(answer: Compiled, plan: TilePlan[Any, Any]) -> list[str]:
-  """Where planner and compiler keep another number of copies of one operand."""
-  if answer.ascend is None:
-    return []
-  kept = {(b.space, b.role): b.count for b in answer.ascend.buffers if b.role}
-  return [
-    f"{plan.profile}: the planner counts {buffer.count} of {buffer.name} in {buffer.space}, the "
-    f"compiler keeps {kept[buffer.space, buffer.name]}"
-    for buffer in plan.buffers
-    if kept.get((buffer.space, buffer.name), buffer.count) != buffer.count
-  ]
 
 
 def _nearest_sentence(side: Sides, near: accepted.Found | None) -> str:

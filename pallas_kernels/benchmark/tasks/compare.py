@@ -10,6 +10,7 @@ of its profile.
 
 import dataclasses
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import hw_profiles
 from pallas_kernels.benchmark import cells, commands, environment, jobs, plans, runner
@@ -19,6 +20,9 @@ from pallas_kernels.benchmark.ops.op import Config
 from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, Row
 from pallas_kernels.benchmark.tiles import TileChoice, planned_best, tiles_for
 from pallas_kernels.benchmark.workload import Workload
+
+if TYPE_CHECKING:
+  from pallas_kernels.benchmark import sides
 
 # Interpreted, the tile with the least work is run on the whole problem. The
 # others are too where that is quick, else on the op's sample of it: at full
@@ -68,11 +72,12 @@ def run(options: Options) -> Report:
   rows: list[Row] = []
   blocks: list[Block] = []
   for case, done in zip(cases, _outcomes(options, cases), strict=True):
+    compiled = _compiled(options, case) if options.compilers else {}
     rows += [
-      _row(options, case, choice, profile, plan, done.get(choice.tile))
+      _row(options, case, choice, profile, plan, done.get(choice.tile), compiled.get(choice.tile))
       for choice, profile, plan in case.planned()
     ]
-    blocks += [_plan_block(case), _check_block(case, done)]
+    blocks += [_plan_block(case), *_compiler_blocks(options, compiled), _check_block(case, done)]
   return Report(
     environment=environment.describe(with_device=True), rows=tuple(rows), blocks=tuple(blocks)
   )
@@ -100,6 +105,30 @@ def _case(options: Options, workload: Workload) -> _Case:
     for profile in choice.profiles
   }
   return _Case(workload, choices, by_tile, tile_plans)
+
+
+def _compiled(options: Options, case: _Case) -> dict[Config, "sides.Sides"]:
+  """What the compilers allocate for each tile, on the profiles that one plans memory for."""
+  from pallas_kernels.benchmark import sides
+  from pallas_kernels.lowering.compile_pool import CompilePool
+
+  asked = {
+    choice.tile: tuple(name for name in choice.profiles if sides.allocates(case.workload, name))
+    for choice in case.choices
+  }
+  compilable = [(case.workload, tile, profiles) for tile, profiles in asked.items() if profiles]
+  with CompilePool(options.jobs) as pool:
+    return {one.tile: one for one in sides.compile_sides(options, pool, compilable)}
+
+
+def _compiler_blocks(options: Options, compiled: dict[Config, "sides.Sides"]) -> list[Block]:
+  """The budget of each tile beside what the compilers allocate; inputs of failures kept."""
+  if not compiled:
+    return []
+  from pallas_kernels.benchmark import compiling, sides
+
+  failures = compiling.Failures(options)
+  return [sides.budget_block(one, failures.keep(one.answers.values())) for one in compiled.values()]
 
 
 def _jobs(
@@ -153,11 +182,12 @@ def _row(
   profile: str,
   plan: hw_profiles.TilePlan,
   outcome: jobs.Outcome | None,
+  compiled: "sides.Sides | None",
 ) -> Row:
   workload, job = case.workload, case.jobs[choice.tile]
   check_part = None
   fields = plans.fields(workload, plan, choice.tile)
-  details = {"schedule": plan.schedule}
+  details: dict[str, Any] = {"schedule": plan.schedule}
   notes = ((plans.RANKED_FIRST,) if profile in choice.best_on else ()) + plan.notes
   if outcome is not None:
     check_part = "all" if job.part == workload.shape else "sample"
@@ -178,6 +208,8 @@ def _row(
     elif runner.platform() != "gpu":
       notes += (jobs.NOT_MEASURED,)
     notes += outcome.notes
+  if compiled is not None and profile in compiled.answers:
+    details |= compiled.fields(profile)
   return Row(
     kernel=workload.op.name,
     shape=str(workload.shape),
