@@ -101,6 +101,17 @@ def mosaic_sentence(found: MosaicSummary) -> str:
   )
 
 
+def ptxas_sentence(answer: Compiled) -> str:
+  """Registers and spills, or why they are not known."""
+  found = answer.ptxas
+  if found is None:
+    return "registers and spills: known after ptxas, which needs a GPU of that kind; not read here"
+  return (
+    f"ptxas: {found.registers} registers a thread, spilled {found.spill_store_bytes} B out, "
+    f"{found.spill_load_bytes} B in"
+  )
+
+
 def ascend_sentence(answer: Compiled) -> str:
   """What a planned HIVM program does, in one sentence."""
   plan, found = answer.ascend, answer.operations

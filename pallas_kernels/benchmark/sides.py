@@ -15,7 +15,6 @@ from pallas_kernels.benchmark.workload import Workload
 from pallas_kernels.lowering.compile_pool import CompilePool
 from pallas_kernels.lowering.compile_task import Compiled
 
-NEEDS_GPU = "registers and spills: known after ptxas, which needs a GPU; not checked here"
 L0_IS_OURS = (
   "L0A and L0B are this library's own figures: Huawei's compiler neither plans nor checks them"
 )
@@ -41,6 +40,7 @@ class Sides:
       "compiler": answer.compiler,
       "compiler_outcome": answer.outcome,
       "compiler_reason": answer.reason or None,
+      "ptxas": answer.ptxas and dataclasses.asdict(answer.ptxas),
       "memories": [
         dataclasses.asdict(memory) | {"difference_bytes": memory.difference_bytes}
         for memory in memories(answer, self.plans[profile])
@@ -102,12 +102,10 @@ def budget_block(side: Sides, kept: Mapping[Compiled, str], more: Sequence[str] 
     ]
   header = ("memory", "planner, bytes", "compiler, bytes", "difference", "available")
   lines = [
-    f"{profile}: {compiling.mosaic_sentence(answer.mosaic)}"
+    f"{profile}: {compiling.mosaic_sentence(answer.mosaic)}; {compiling.ptxas_sentence(answer)}"
     for profile, answer in side.answers.items()
     if answer.mosaic is not None
   ]
-  if lines:
-    lines.append(NEEDS_GPU)
   if any(answer.ascend is not None for answer in side.answers.values()):
     lines += [L0_IS_OURS, NOT_RUN_ON_ASCEND]
   for profile, answer in side.answers.items():

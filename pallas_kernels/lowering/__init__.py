@@ -7,6 +7,7 @@ ascend                   `ascend_plan`: on through Huawei's compiler (`hw_profil
 mosaic                   `mosaic_gpu_ir`: a Hopper kernel without a GPU, and what it allocates
 compile_task             one tile through the compiler of either vendor: accepted, or why not
 compile_pool             many of them side by side, with a time limit
+ptxas                    registers and spills of a Hopper kernel, where its GPU is
 sweep, sweep_cases       many tiles compiled and recorded: python -m pallas_kernels.lowering.sweep
 execution/               what the compiler made, executed on the CPU
 """

@@ -42,6 +42,8 @@ def _work(connection: Connection, folder: str) -> None:
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to answer
   signal.signal(signal.SIGTERM, _stop)
   tempfile.tempdir = folder
+  # several of these may look at one GPU
+  os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
   # compilers and JAX print; the report is the parent's
   with open(os.devnull, "w", encoding="utf-8") as nowhere:
     for stream in (1, 2):

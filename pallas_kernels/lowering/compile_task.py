@@ -20,6 +20,7 @@ from hw_profiles.ascend import (
 )
 from hw_profiles.ascend.operations import HivmOperations, count_operations
 from hw_profiles.frozen_map import FrozenMap
+from pallas_kernels import device
 from pallas_kernels.lowering.ascend import with_stages
 from pallas_kernels.lowering.jax_private import OtherJaxNeededError
 from pallas_kernels.lowering.mosaic import (
@@ -28,6 +29,7 @@ from pallas_kernels.lowering.mosaic import (
   mosaic_gpu_ir,
   summarise,
 )
+from pallas_kernels.lowering.ptxas import PtxasResources, resources
 from pallas_kernels.lowering.triton import triton_ir
 
 Outcome = Literal["accepted", "too large", "refused", "failed", "not available"]
@@ -87,6 +89,7 @@ class Compiled:
     ascend: What Huawei's compiler plans, without the texts; also where it is too
       large, then with the overflow.
     operations: What the planned program does.
+    ptxas: Registers and spills; None where no GPU of that kind is here.
     note: What a reader must know of how it was compiled.
     stages: Texts by stage: those asked for; of a failure all up to what failed.
   """
@@ -98,6 +101,7 @@ class Compiled:
   mosaic: MosaicSummary | None = None
   ascend: AscendPlan | None = None
   operations: HivmOperations | None = None
+  ptxas: PtxasResources | None = None
   note: str = ""
   stages: FrozenMap[str, str] = dataclasses.field(default_factory=FrozenMap, repr=False)
 
@@ -113,18 +117,18 @@ def compile_task(task: CompileTask) -> Compiled:
   Raises:
     ValueError: there is no such profile.
   """
-  device = hw_profiles.get_profile(task.profile)
-  if isinstance(device, GpuProfile):
-    if _implementation(task, device) == "mosaic_gpu":
+  profile = hw_profiles.get_profile(task.profile)
+  if isinstance(profile, GpuProfile):
+    if _implementation(task, profile) == "mosaic_gpu":
       return _answered(task, f"Mosaic GPU (jax {jax.__version__})", _mosaic)
     return _answered(task, f"Pallas to Triton IR (jax {jax.__version__})", _triton)
   return _answered(task, get_target(task.profile).compiler, _ascend)
 
 
-def _implementation(task: CompileTask, device: GpuProfile) -> str:
+def _implementation(task: CompileTask, profile: GpuProfile) -> str:
   if task.implementation is not None:
     return task.implementation
-  hopper = device.compute_capability == (9, 0)
+  hopper = profile.compute_capability == (9, 0)
   return "mosaic_gpu" if hopper and task.op in MOSAIC_OPS else "triton"
 
 
@@ -168,8 +172,15 @@ def _mosaic(task: CompileTask, compiler: str) -> Compiled:
     compiler,
     "accepted",
     mosaic=summarise(module),
+    ptxas=resources(task) if _is_here(task.profile) else None,
     stages=module.stages if task.keep_stages else FrozenMap(),
   )
+
+
+def _is_here(profile: str) -> bool:
+  """Whether the device that JAX runs on is of that profile."""
+  found = hw_profiles.profile_for_device_kind(device.target_device().kind)
+  return found is not None and found.name == profile
 
 
 def _triton(task: CompileTask, compiler: str) -> Compiled:

@@ -23,7 +23,6 @@ from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, plain
 from pallas_kernels.benchmark.sides import (
   L0_IS_OURS,
-  NEEDS_GPU,
   NOT_RUN_ON_ASCEND,
   Sides,
   budget_block,
@@ -53,6 +52,7 @@ class AscendRow:
     memories: Budget and allocation of each memory.
     allocation: All that the compiler says: Mosaic GPU's counts, or Huawei's plan.
     operations: What the planned program of an Ascend does.
+    ptxas: Registers and spills of the Hopper kernel, where a GPU of that kind is here.
     nearest: The nearest tile that every compiler asked takes; None where this
       one is it, or none was found.
     input_kept: The file with the input of a compiler that failed.
@@ -75,6 +75,7 @@ class AscendRow:
   memories: tuple[Memory, ...]
   allocation: Any
   operations: Any
+  ptxas: Any
   nearest: str | None
   input_kept: str | None
   arguments: str
@@ -129,7 +130,7 @@ def _nearest(
 def _notes(answer: Compiled, plan: TilePlan[Any, Any]) -> tuple[str, ...]:
   notes = [answer.note] if answer.note else []
   if answer.mosaic is not None:
-    notes.append(NEEDS_GPU)
+    notes.append(compiling.ptxas_sentence(answer))
   if answer.ascend is not None:
     notes += [L0_IS_OURS, NOT_RUN_ON_ASCEND]
   return (*notes, *plan.notes)
@@ -159,6 +160,7 @@ def _row(
     memories=memories(answer, plan),
     allocation=answer.mosaic if answer.ascend is None else _plan_fields(answer),
     operations=answer.operations,
+    ptxas=answer.ptxas,
     nearest=None if near is None or near.tile is None else near.tile.describe(),
     input_kept=kept.get(answer),
     arguments=commands.rerun(options, workload, tile=side.tile, profile=profile),
