@@ -14,3 +14,22 @@ EXPOSED_SOFTMAX = Source(
   confidence="calibrated",
   note="with exponentials at 16 results a cycle and SM, and 3.5 instructions a score",
 )
+
+# With a few rows a program, wgmmas, reductions across warps and exponentials of a step follow
+# one another; this many cycles of a step for each key of it.
+DECODE_CYCLES_PER_KEY = Source(
+  value=12,
+  source=(
+    "16 tiles of the portable decode on an H200 (docs/results/h200-attention.json), 32 heads on 8"
+    " key heads of 128, one sequence of 8192 keys"
+  ),
+  confidence="calibrated",
+  note="with a stage less in flight than there are, as Triton's pipeline has; 4 warps",
+)
+
+# The merge takes the parts of a row in turn, each a load that its predecessor waits for.
+DECODE_CYCLES_PER_PART = Source(
+  value=380,
+  source="the same tiles: what 64 parts take longer than 16 at 1 x 8192, about 14 us",
+  confidence="calibrated",
+)

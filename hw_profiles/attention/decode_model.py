@@ -21,6 +21,15 @@ _GPU_COLUMNS = (64, 128, 256)
 _NPU_COLUMNS = (128, 256, 512)
 _GPU_STAGES = (2, 3, 4, 6, 8)
 _NPU_STAGES = (1, 2)
+# The portable kernel's keys of a step and warps, best first. Measured on an H200 with 8 key heads
+# of 128 (docs/results/h200-attention.json): 128 keys take 467 us at 64 x 8192 and 124 at
+# 1 x 131072, where 64 take 471 to 564 and 131 to 220; at 1 x 8192, eight steps an SM, 64 keys of
+# two warps take 15.0 us, 128 keys 17.9 or more. A tile with less is for what does not fit.
+_LONG_TILES = ((128, 4), (64, 4), (32, 4), (16, 4))
+_SHORT_TILES = ((64, 2), *_LONG_TILES[2:])
+_PORTABLE_STAGES = (2, 3)
+# Between the 8 steps an SM and 124 that were measured.
+_SHORT_STEPS = 16
 
 
 class DecodeModel:
@@ -39,6 +48,9 @@ class DecodeModel:
 
     With pages, steps are parts or multiples of one.
     """
+    if schedule == MULTISTAGE.NAME and isinstance(device, GpuProfile):
+      yield from _portable_candidates(problem, device)
+      return
     on_npu = isinstance(device, NpuProfile)
     columns = set(_NPU_COLUMNS if on_npu else _GPU_COLUMNS)
     if problem.page_size is not None:
@@ -58,6 +70,23 @@ class DecodeModel:
       ),
       "num_warps": TileField(4 if config.num_warps is None else config.num_warps),
     }
+
+
+def _portable_candidates(problem: DecodeProblem, gpu: GpuProfile) -> Iterator[DecodeConfig]:
+  """The tiles of the portable kernel: down to the first that fits with all stages."""
+  steps = problem.visible_keys * problem.key_heads / _SHORT_TILES[0][0]
+  tiles = _SHORT_TILES if steps <= _SHORT_STEPS * gpu.sm_count else _LONG_TILES
+  offered = set()
+  for block_kv, warps in tiles:
+    offered.add(block_kv)
+    for num_stages in _PORTABLE_STAGES:
+      one = DecodeConfig(block_kv, num_stages=num_stages, num_warps=warps)
+      yield one
+    if not MULTISTAGE.shortfalls(problem, one, gpu):
+      break
+  if problem.page_size is not None and problem.page_size not in offered:
+    for num_stages in _PORTABLE_STAGES:
+      yield DecodeConfig(problem.page_size, num_stages=num_stages)
 
 
 DECODE_ATTENTION = DecodeModel()

@@ -5,12 +5,14 @@ how keys are dealt out. A number of parts that the config leaves open is the one
 that the time model finds fastest.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from hw_profiles.attention import cube_vector, multistage, warp_specialized
+from hw_profiles.attention.calibration import DECODE_CYCLES_PER_KEY, DECODE_CYCLES_PER_PART
 from hw_profiles.attention.config import DecodeConfig
 from hw_profiles.attention.decode_passes import (
   decode_pass,
@@ -41,12 +43,16 @@ class DecodeSchedule:
     row_unit: Callable[[Any], int],
     on_chip: tuple[str, ...],
     assumptions: tuple[str, ...],
+    step_cycles_per_key: float = 0.0,
+    merge_cycles_per_part: float = 0.0,
   ) -> None:
     self.NAME: str = base.NAME
     self._base = base
     self._row_unit = row_unit
     self._on_chip = on_chip
     self._assumptions = assumptions
+    self._step_cycles_per_key = step_cycles_per_key
+    self._merge_cycles_per_part = merge_cycles_per_part
 
   def _pass(
     self, problem: DecodeProblem, config: DecodeConfig, device: Device, num_splits: int
@@ -126,11 +132,16 @@ class DecodeSchedule:
     merges = (moved,) if moved else ()
     if isinstance(device, NpuProfile):
       return cube_vector.npu_execution((one,), device, streamed_passes=merges)
+    chain_us = config.block_kv * self._step_cycles_per_key / device.clock_hz * 1e6
+    merge_us = splits * self._merge_cycles_per_part / device.clock_hz * 1e6 if moved else 0.0
     return sm_execution(
       (one,),
       device,
-      kernel=lambda each: self._base.pass_kernel(device, each),
+      kernel=lambda each: dataclasses.replace(
+        self._base.pass_kernel(device, each), chain_us=chain_us
+      ),
       streamed_passes=merges,
+      serial_us=merge_us,
     )
 
 
@@ -182,6 +193,8 @@ MULTISTAGE = DecodeSchedule(
   row_unit=lambda _: multistage.MIN_BLOCK,
   on_chip=("shared", "registers"),
   assumptions=SM_ASSUMPTIONS,
+  step_cycles_per_key=DECODE_CYCLES_PER_KEY.value,
+  merge_cycles_per_part=DECODE_CYCLES_PER_PART.value,
 )
 CUBE_VECTOR = DecodeSchedule(
   cube_vector,

@@ -50,6 +50,7 @@ class PassKernel:
     kept_reads_per_step: The same of what is kept.
     exposed_softmax: Share of the softmax that no product runs beside.
     rate_fraction: Share of the arithmetic's rate that the schedule can reach.
+    chain_us: See `SmPhase`.
     notes: What to say of it.
   """
 
@@ -64,6 +65,7 @@ class PassKernel:
   kept_reads_per_step: int
   exposed_softmax: float
   rate_fraction: float = 1.0
+  chain_us: float = 0.0
   notes: tuple[str, ...] = ()
 
 
@@ -108,6 +110,7 @@ def sm_execution(
   *,
   kernel: Callable[[AttentionPass], PassKernel],
   streamed_passes: tuple[int, ...] = (),
+  serial_us: float = 0.0,
 ) -> Execution:
   """How the kernels run.
 
@@ -116,6 +119,7 @@ def sm_execution(
     gpu: The device.
     kernel: The thread block of each.
     streamed_passes: Bytes of each pass beside them that only streams.
+    serial_us: See `sm_phases_time`.
   """
   priced = multiply_rate(passes[0].dtype, gpu)
   assert priced is not None
@@ -138,7 +142,9 @@ def sm_execution(
     notes += [f"{prefix}{note}" for note in (*block.notes, _steps_note(one, phase))]
   assert fullest is not None
   return Execution(
-    work=sm_phases_time(gpu, tuple(phases), streamed_passes=streamed_passes),
+    work=sm_phases_time(
+      gpu, tuple(phases), streamed_passes=streamed_passes, serial_us=serial_us
+    ),
     resident_blocks=fullest.resident_blocks,
     residency=fullest,
     binding=fullest.binding,
@@ -198,6 +204,7 @@ def _phase(
     ),
     resident_blocks=resident_blocks,
     num_stages=one.num_stages,
+    chain_us=block.chain_us,
   )
 
 

@@ -25,6 +25,9 @@ class SmPhase:
     dram_bytes: Of the whole kernel.
     resident_blocks: Programs an SM holds.
     num_stages: Steps whose loads a program keeps in flight.
+    chain_us: What a step takes at least from its loads' arrival to its end, where
+      products are so small that waiting for one another is all they take; the
+      stage that it reads is no load in flight. 0: nothing is charged.
   """
 
   tiles: int
@@ -37,10 +40,15 @@ class SmPhase:
   dram_bytes: int
   resident_blocks: int
   num_stages: int
+  chain_us: float = 0.0
 
 
 def sm_phases_time(
-  gpu: GpuProfile, phases: tuple[SmPhase, ...], *, streamed_passes: tuple[int, ...] = ()
+  gpu: GpuProfile,
+  phases: tuple[SmPhase, ...],
+  *,
+  streamed_passes: tuple[int, ...] = (),
+  serial_us: float = 0.0,
 ) -> DeviceTime:
   """Estimates the device time of kernels that follow one another.
 
@@ -79,6 +87,9 @@ def sm_phases_time(
   for streamed_bytes in streamed_passes:
     for totals in (times_us, set_by_us):
       totals["dram"] = totals.get("dram", 0.0) + streamed_bytes / _dram_rate(gpu) * 1e6
+  if serial_us:
+    for totals in (times_us, set_by_us):
+      totals["latency"] = totals.get("latency", 0.0) + serial_us
   return device_time(
     times_us,
     sum(set_by_us.values()),
@@ -114,12 +125,16 @@ def _phase_us(gpu: GpuProfile, phase: SmPhase) -> tuple[dict[str, float], dict[s
   parts["shared_memory"] = steps * step["shared_memory"]
   parts["l2"] = steps * step["l2"]
   parts["dram"] = phase.dram_bytes / dram_rate * 1e6
-  parts["latency"] = steps * (latency_us + step["l2"] + compute_us) / slots
+  waited_us = latency_us + step["l2"] + max(compute_us, phase.chain_us)
+  parts["latency"] = steps * waited_us / slots
+  if phase.chain_us:
+    per_program_us = max(phase.chain_us, waited_us / max(phase.num_stages - 1, 1))
+    parts["latency"] = steps * per_program_us / blocks
   compute = max((phase.arithmetic, "special_functions", "cuda_cores"), key=lambda name: parts[name])
   overlapped = {**parts, compute: max(parts[compute], steps * compute_us)}
   slowest = max(overlapped, key=lambda name: overlapped[name])
   exposed = ceil_div(tiles, blocks)
-  parts["fill"] = exposed * (latency_us + step["l2"]) if steps else 0.0
+  parts["fill"] = exposed * (latency_us + step["l2"] + phase.chain_us) if steps else 0.0
   parts["epilogue"] = exposed * sum(once.values())
   return parts, {
     slowest: overlapped[slowest],

@@ -171,15 +171,8 @@ def _body(refs: _Refs, geometry: Geometry) -> None:
     pl.when(step + stages < steps)(lambda: fetch(step + stages))
     return SoftmaxState(peak, total, out)
 
-  state = softmax.start(ROWS, sizes.value_dim)
-  by_row = plgpu.Layout.WGMMA.reduce(1)
-  state = SoftmaxState(
-    plgpu.layout_cast(state.peak, by_row),
-    plgpu.layout_cast(state.total, by_row),
-    plgpu.layout_cast(state.out, plgpu.Layout.WGMMA),
-  )
   plgpu.barrier_wait(refs.q_full)
-  state = lax.fori_loop(jnp.int32(0), steps, visit, state)
+  state = lax.fori_loop(jnp.int32(0), steps, visit, _nothing(sizes.value_dim))
   if geometry.parts > 1:
     state = _merged(refs, geometry, part, state)
   out, residual = softmax.finish(state)
@@ -223,16 +216,27 @@ def _merged(refs: _Refs, geometry: Geometry, part: Any, state: SoftmaxState) -> 
     plgpu.async_store_smem(share, refs.shares.at[part], refs.arrived, **where)
     plgpu.async_store_smem(numbers, refs.numbers.at[part], refs.arrived, **where)
   plgpu.barrier_wait(refs.arrived)
-  merged = None
-  for peer in range(geometry.parts):
+
+  def add(peer: Any, merged: SoftmaxState) -> SoftmaxState:
     found = plgpu.layout_cast(refs.numbers[peer], plgpu.Layout.WGMMA)
     peak = jnp.max(jnp.where(in_first_half, found, jnp.full_like(found, -jnp.inf)), axis=1)
     total = jnp.max(jnp.where(in_first_half, jnp.zeros_like(found), found), axis=1)
     out = plgpu.layout_cast(refs.shares[peer], plgpu.Layout.WGMMA)
-    one = SoftmaxState(peak, total, out)
-    merged = one if merged is None else softmax.merge(merged, one)
-  assert merged is not None
-  return merged
+    return softmax.merge(merged, SoftmaxState(peak, total, out))
+
+  # a loop: 16 merges written out take several times as long to compile
+  return lax.fori_loop(jnp.int32(0), jnp.int32(geometry.parts), add, _nothing(columns))
+
+
+def _nothing(columns: int) -> SoftmaxState:
+  """The state before any key, as wgmma's accumulator lies in registers."""
+  state = softmax.start(ROWS, columns)
+  by_row = plgpu.Layout.WGMMA.reduce(1)
+  return SoftmaxState(
+    plgpu.layout_cast(state.peak, by_row),
+    plgpu.layout_cast(state.total, by_row),
+    plgpu.layout_cast(state.out, plgpu.Layout.WGMMA),
+  )
 
 
 def decode(
