@@ -7,6 +7,7 @@ from typing import Any
 from pallas_kernels.lowering import attention_calls, gemm_calls, rowwise_calls
 from pallas_kernels.lowering.calls import Builder, KernelCall, operand_dtype
 from pallas_kernels.lowering.jax_private import TritonKernel, triton_kernels
+from pallas_kernels.rowwise import arithmetic
 
 OPS: dict[str, Builder] = {
   "matmul": gemm_calls.matmul,
@@ -34,7 +35,7 @@ def kernel_call(
 def triton_ir(
   op: str, shapes: Mapping[str, int], dtype: Any, config: Any, **options: Any
 ) -> tuple[TritonKernel, ...]:
-  """The Triton modules that Pallas makes of an op's portable kernel.
+  """The Triton modules that Pallas makes of an op's portable kernel, without branches on data.
 
   Args:
     op: One of `OPS`.
@@ -51,4 +52,5 @@ def triton_ir(
     NotImplementedError: this JAX version has no such route.
   """
   call = kernel_call(op, shapes, dtype, config, **options)
-  return triton_kernels(call.function, *call.arguments)
+  with arithmetic.straight_line():
+    return triton_kernels(call.function, *call.arguments)

@@ -6,7 +6,10 @@ instruction, within 2 ulp, and XLA makes a product of a quotient by a constant;
 each is asked here for the quotient itself.
 """
 
+import contextlib
+import contextvars
 import dataclasses
+from collections.abc import Iterator
 from typing import Protocol
 
 import jax
@@ -85,10 +88,15 @@ class XlaArithmetic:
     return jnp.where(jnp.abs(x) < float(info.smallest_normal), there_and_back, rounded)
 
 
+@dataclasses.dataclass(frozen=True)
 class PtxArithmetic:
-  """In a kernel that Triton compiles: the instructions themselves, float32 only."""
+  """In a kernel that Triton compiles: the instructions themselves, float32 only.
 
-  branches = True
+  Attributes:
+    branches: See `Arithmetic`.
+  """
+
+  branches: bool = True
 
   def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
     """See `Arithmetic`."""
@@ -123,8 +131,19 @@ def _instruction(text: str, *operands: jax.Array) -> jax.Array:
 XLA = XlaArithmetic()
 INTERPRETED = XlaArithmetic(branches=True)
 PTX = PtxArithmetic()
+_compiled = contextvars.ContextVar("compiled", default=PTX)
 
 
 def in_kernel(*, interpreted: bool) -> Arithmetic:
   """That of a portable kernel."""
-  return INTERPRETED if interpreted else PTX
+  return INTERPRETED if interpreted else _compiled.get()
+
+
+@contextlib.contextmanager
+def straight_line() -> Iterator[None]:
+  """Kernels traced inside take one way for all values, as the route to Ascend needs."""
+  token = _compiled.set(PtxArithmetic(branches=False))
+  try:
+    yield
+  finally:
+    _compiled.reset(token)
