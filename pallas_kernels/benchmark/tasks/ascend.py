@@ -102,19 +102,19 @@ def run(options: Options) -> Report:
   with CompilePool(options.jobs) as pool:
     sides = compile_sides(options, pool, cases)
     kept = failures.keep(answer for side in sides for answer in side.answers.values())
-    nearest = [_nearest(options, pool, side, failures) for side in sides]
+    nearest = [_nearest(options, pool, side) for side in sides]
+    kept |= failures.keep(answer for near in nearest if near for answer in near.answers)
   rows, blocks = [], []
   for side, near in zip(sides, nearest, strict=True):
     rows += [_row(options, side, profile, near, kept) for profile in profiles]
-    blocks += [budget_block(side, kept, (_nearest_sentence(side, near),)), *_plan_blocks(side)]
+    told = [_nearest_sentence(side, near), *_failed_nearby(near, kept)]
+    blocks += [budget_block(side, kept, told), *_plan_blocks(side)]
   return Report(
     environment=environment.describe(with_device=False), rows=tuple(rows), blocks=tuple(blocks)
   )
 
 
-def _nearest(
-  options: Options, pool: CompilePool, side: Sides, failures: compiling.Failures
-) -> accepted.Found | None:
+def _nearest(options: Options, pool: CompilePool, side: Sides) -> accepted.Found | None:
   """The nearest tile that all compilers take; None where nothing is to be looked for."""
   if all(one.accepted for one in side.answers.values()):
     return None
@@ -122,9 +122,7 @@ def _nearest(
   refused = [side.answers[name] for name in able if not side.answers[name].accepted]
   if not refused:
     return None
-  found = accepted.nearest(options, pool, side.workload, side.tile, tuple(able))
-  failures.keep(found.answers)
-  return found
+  return accepted.nearest(options, pool, side.workload, side.tile, tuple(able))
 
 
 def _notes(answer: Compiled, plan: TilePlan[Any, Any]) -> tuple[str, ...]:
@@ -189,6 +187,16 @@ def _nearest_sentence(side: Sides, near: accepted.Found | None) -> str:
   if near.tile is None:
     return f"no tile near it is taken on all of {names}: {near.told}"
   return f"the nearest tile that is taken on {names}: {near.tile.describe()} ({near.told})"
+
+
+def _failed_nearby(near: accepted.Found | None, kept: dict[Compiled, str]) -> list[str]:
+  """A sentence for each compiler that failed while a tile was looked for."""
+  failed = [answer for answer in near.answers if answer.outcome == "failed"] if near else []
+  return compiling.report_reasons(
+    failed,
+    kept,
+    lambda answer: f"{cells.short_tile(answer.task.config)} on {answer.task.profile}",
+  )
 
 
 def _plan_blocks(side: Sides) -> list[Block]:
