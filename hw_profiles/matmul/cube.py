@@ -228,11 +228,14 @@ def shortfalls(
 
 def demand(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> Demand:
   """Operand tiles, slices, accumulators, bias, activation slab and workspace."""
-  traffic = tile_traffic(problem, config)
-  held = _buffers(problem, config, npu)
   notes: tuple[str, ...] = ()
   if config.accumulator != "registers":
-    notes = (f"accumulator={config.accumulator!r} is not read here: L0C holds it",)
+    notes += (f"accumulator={config.accumulator!r} is not read here: L0C holds it",)
+  if config.split_k > 1:
+    notes += (f"split_k={config.split_k} is not read here: a core walks all of K",)
+    config = dataclasses.replace(config, split_k=1)
+  traffic = tile_traffic(problem, config)
+  held = _buffers(problem, config, npu)
   return Demand(
     buffers=held,
     traffic=traffic,
