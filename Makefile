@@ -168,10 +168,12 @@ gpu-test: gpu-check ## The tests that need a GPU, with the interpreter in PYTHON
 
 # The sizes that the GEMM family is measured at: few rows (with cold L2), then many.
 BENCH_FEW = m=1,k=4096,n=12288 m=16,k=4096,n=12288 m=64,k=4096,n=12288
+# C of few tiles and a long K, which is split.
+BENCH_DEEP = m=1,k=12288,n=4096 m=64,k=12288,n=4096
 BENCH_GATED = m=256,k=4096,n=12288 m=1024,k=4096,n=12288 m=2048,k=4096,n=12288 \
 	m=7239,k=4096,n=12288 m=4096,k=4096,n=4096
 BENCH_MATMUL = $(BENCH_GATED) m=1536,k=4096,n=12288 m=7239,k=12288,n=4096 m=8192,k=8192,n=8192 \
-	m=333,k=4096,n=12289 m=113,k=1023,n=203
+	m=256,k=12288,n=4096 m=333,k=4096,n=12289 m=113,k=1023,n=203
 BENCH_EPILOGUE = m=1024,k=4096,n=12288 m=4096,k=4096,n=12288
 BENCH_INVARIANT = $(BENCH_FEW) m=256,k=4096,n=12288 m=7239,k=4096,n=12288
 BENCH_QUANTIZED = m=1024,k=4096,n=12288 m=8192,k=8192,n=8192
@@ -179,10 +181,11 @@ BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --peer
 	--results=$(RESULTS) $(ARGS)
 # Where the measured times are kept; docs/results names the files by GPU and family.
 RESULTS ?= docs/results/h200-gemm.json
+LADDER ?= docs/gemm-ladder.md
 
 gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with XLA beside them; kept in RESULTS.
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=compare $(ARGS)
-	$(BENCH) --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%)
+	$(BENCH) --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%) $(BENCH_DEEP:%=--shape=%)
 	$(BENCH) --kernel=matmul $(BENCH_MATMUL:%=--shape=%)
 	$(BENCH) --kernel=matmul --bias $(BENCH_EPILOGUE:%=--shape=%)
 	$(BENCH) --kernel=matmul --activation=silu $(BENCH_EPILOGUE:%=--shape=%)
@@ -190,7 +193,7 @@ gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with XLA besi
 	$(BENCH) --cold_l2 --kernel=gated_matmul $(BENCH_FEW:%=--shape=%)
 	$(BENCH) --kernel=gated_matmul $(BENCH_GATED:%=--shape=%)
 	$(BENCH) --kernel=quantized_matmul --dtype=float8_e4m3fn,int8 $(BENCH_QUANTIZED:%=--shape=%)
-	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder $(ARGS)
+	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder --format=markdown --output=$(LADDER) $(ARGS)
 
 # The row-wise family: rows of a decode step, of a prompt and of many, at the widths of models; cold
 # from 50 MB on, as such operands do not come from L2 in use.
