@@ -142,9 +142,7 @@ def sm_execution(
     notes += [f"{prefix}{note}" for note in (*block.notes, _steps_note(one, phase))]
   assert fullest is not None
   return Execution(
-    work=sm_phases_time(
-      gpu, tuple(phases), streamed_passes=streamed_passes, serial_us=serial_us
-    ),
+    work=sm_phases_time(gpu, tuple(phases), streamed_passes=streamed_passes, serial_us=serial_us),
     resident_blocks=fullest.resident_blocks,
     residency=fullest,
     binding=fullest.binding,
