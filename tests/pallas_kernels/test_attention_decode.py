@@ -198,11 +198,11 @@ def test_what_the_hopper_kernel_lacks_is_refused_by_name(change, reason):
   table = jnp.zeros((2, 4), jnp.int32) if "table" in change else None
   query = jax.ShapeDtypeStruct((2, queries, 4, size), dtype)
   options = {"page_table": table, "num_splits": change.get("num_splits")}
+  lengths = jnp.ones((2,), jnp.int32)
   with (
     device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132),
     pytest.raises(NotImplementedError, match=re.escape(reason)),
   ):
-    lengths = jnp.ones((2,), jnp.int32)
     explain(decode_attention, query, cache, cache, lengths, implementation="mosaic_gpu", **options)
 
 
