@@ -224,6 +224,25 @@ gpu-bench-rows: gpu-check ## The row-wise ops and the fusion study on a GPU, wit
 	$(ROWS_BENCH) --cold_l2 --kernel=swiglu,rms_norm --shape=rows=65536,columns=4096
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=fusion --cold_l2 --results=$(ROWS_RESULTS) $(ARGS)
 
+# Attention as FlashAttention's tables have it, with a grouped one, a ragged one and a single head;
+# decoding from one and from many caches, with cold L2.
+BENCH_ATTENTION = batch=8,seq_q=2048,seq_kv=2048,heads=16 batch=4,seq_q=4096,seq_kv=4096,heads=16 \
+	batch=2,seq_q=8192,seq_kv=8192,heads=16 batch=1,seq_q=16384,seq_kv=16384,heads=16 \
+	batch=2,seq_q=8192,seq_kv=8192,heads=32,head_dim=64 \
+	batch=2,seq_q=8192,seq_kv=8192,heads=32,kv_heads=8 \
+	batch=1,seq_q=7239,seq_kv=7239,heads=32,kv_heads=8 batch=1,seq_q=8192,seq_kv=8192,heads=1
+BENCH_DECODE = batch=1,seq_kv=8192 batch=64,seq_kv=8192 batch=1,seq_kv=131072
+ATTENTION_RESULTS ?= docs/results/h200-attention.json
+# A peer that is not installed has a row with its reason.
+ATTENTION_BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run \
+	--peers=xla,cudnn,fa3,tokamax --results=$(ATTENTION_RESULTS) $(ARGS)
+
+gpu-bench-attention: gpu-check ## Attention, its gradients and decoding on a GPU, with peers beside them; kept in ATTENTION_RESULTS.
+	$(ATTENTION_BENCH) --kernel=flash_attention --causal $(BENCH_ATTENTION:%=--shape=%)
+	$(ATTENTION_BENCH) --kernel=flash_attention --shape=batch=2,seq_q=8192,seq_kv=8192,heads=16
+	$(ATTENTION_BENCH) --kernel=flash_attention --causal --backward $(BENCH_ATTENTION:%=--shape=%)
+	$(ATTENTION_BENCH) --cold_l2 --kernel=decode_attention $(BENCH_DECODE:%=--shape=%,heads=32,kv_heads=8)
+
 clean: ## Remove the environments, caches and build products.
 	rm -rf .venv .venv-newer .venv-newest .venv-ascend build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,7 +32,6 @@ DECODE_CYCLES_PER_PART = Source(
   value=240,
   source="the same tiles, of 8 to 66 parts",
   confidence="calibrated",
-  note="measured with a merge that waited for each part before it loaded the next",
 )
 
 # A part's 64 x columns of float32 and 64 x 8 of its numbers go to another block of the cluster

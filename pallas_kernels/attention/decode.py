@@ -41,9 +41,6 @@ from pallas_kernels.portable_support import batch_index
 _MIN_ROWS = 16
 _MAX_ROWS = 64
 DEFAULT_WARPS = 4
-# Parts whose states the merge loads before it takes the first: 128 columns of 16 parts are 16
-# registers a thread.
-_LOADED_PARTS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,44 +348,39 @@ def _in_parts(
     **how,
   )(*jax.tree.leaves(operands))
 
-  # a row a program, and loads that wait for nothing: the merge is a chain of latencies
-  merging = dataclasses.replace(grid, block_rows=1)
-
   def merge(program: Any, *refs: Any) -> None:
+    row_block = grid.tile(program, 1)[2]
+    left = grid.rows_left(row_block)
+
     def one(part: Any) -> SoftmaxState:
-      peak, total = (load_vector(ref.at[part, :], 1, left=None) for ref in refs[:2])
-      out = load_block(refs[2].at[part, :, :], (1, width), rows_left=None, width=sizes.value_dim)
+      peak, total = (load_vector(ref.at[part, :], grid.block_rows, left=left) for ref in refs[:2])
+      out = load_block(
+        refs[2].at[part, :, :], (grid.block_rows, width), rows_left=left, width=sizes.value_dim
+      )
       return SoftmaxState(peak, total, out)
 
-    def several(first: Any, count: int, state: SoftmaxState) -> SoftmaxState:
-      for found in [one(first + index) for index in range(count)]:
-        state = softmax.merge(state, found)
-      return state
-
-    whole, rest = divmod(parts, _LOADED_PARTS)
-    state = softmax.start(1, width)
-    if whole:
-      state = lax.fori_loop(
-        jnp.int32(0),
-        jnp.int32(whole),
-        lambda step, state: several(step * _LOADED_PARTS, _LOADED_PARTS, state),
-        state,
-      )
-    state = several(jnp.int32(whole * _LOADED_PARTS), rest, state)
-    _store_finished(merging, state, refs[3], refs[4], None)
+    state = lax.fori_loop(
+      jnp.int32(0),
+      jnp.int32(parts),
+      lambda part, state: softmax.merge(state, one(part)),
+      softmax.start(grid.block_rows, width),
+    )
+    _store_finished(grid, state, refs[3], refs[4], left)
 
   def all_parts(program: Any) -> tuple[Any, Any, Any, Any]:
-    batch, head, row_block, _ = merging.tile(program, 1)
+    batch, head, row_block, _ = grid.tile(program, 1)
     return batch, head, 0, row_block
 
-  vectors = pl.BlockSpec((None, None, parts, 1), all_parts)
-  matrices = pl.BlockSpec((None, None, parts, 1, width), lambda program: (*all_parts(program), 0))
+  vectors = pl.BlockSpec((None, None, parts, grid.block_rows), all_parts)
+  matrices = pl.BlockSpec(
+    (None, None, parts, grid.block_rows, width), lambda program: (*all_parts(program), 0)
+  )
   out, residual = pl.pallas_call(
     kernel_body(merge, interpret=split.interpreted, like=operands.query),
     out_shape=_results(grid, operands.query),
-    grid=(merging.programs(1),),
+    grid=(grid.programs(1),),
     in_specs=[vectors, vectors, matrices],
-    out_specs=_result_specs(merging),
+    out_specs=_result_specs(grid),
     name="decode_portable_merge",
     **how,
   )(*states)

@@ -230,9 +230,9 @@ def test_the_hopper_kernel_is_inside_the_bound(parts, options, rng):
   chex.assert_trees_all_equal(run(query, key, value, lengths, None), clean)
 
 
-@pytest.mark.parametrize("parts", [15, 16, 17, 40])
+@pytest.mark.parametrize("parts", [7, 40])
 def test_any_number_of_parts_is_merged(parts, rng):
-  """The merge takes 16 parts at a time; some here hold no key."""
+  """As are more than there are blocks of keys: some hold none."""
   case = {"sizes": (1, 250, 2, 1, 16, 16), "lengths": [231], "num_splits": parts}
   arrays = operands(rng, **case)
   assert_inside_bound("interpret", case, arrays, runner("interpret", case)(*arrays))
