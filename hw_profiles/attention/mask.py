@@ -11,12 +11,14 @@ last ones are aligned ("bottom_right").
     top_left    1 0 0 0        bottom_right  1 1 1 0
     (2 x 4)     1 1 0 0        (2 x 4)       1 1 1 1
 
-`visible_keys` and `key_blocks` are plain arithmetic, which takes Python integers
-and traced ones alike, so that kernels and planner share it.
+`visible_keys` and `key_blocks` are arithmetic on Python integers, arrays or, with an
+`Arithmetic` for them, traced numbers, so that kernels and planner share them.
 """
 
 import dataclasses
 import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from hw_profiles.arguments import at_least, ceil_div
@@ -26,12 +28,31 @@ CAUSAL_ALIGNMENTS = ("top_left", "bottom_right")
 
 
 def _least(first: Any, second: Any) -> Any:
-  """min, which Python's would ask a traced integer for a truth value."""
+  """min, which Python's would ask an array for a truth value."""
   return first - (first - second) * (first > second)
 
 
 def _most(first: Any, second: Any) -> Any:
   return first + (second - first) * (second > first)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+  """What integers are compared and divided with.
+
+  Attributes:
+    least: The smaller of two.
+    most: The larger of two.
+    quotient: ⌊a / b⌋ of a that is not negative and b above 0.
+  """
+
+  least: Callable[[Any, Any], Any]
+  most: Callable[[Any, Any], Any]
+  quotient: Callable[[Any, Any], Any]
+
+
+PLAIN = Arithmetic(least=_least, most=_most, quotient=operator.floordiv)
+"""Of Python integers and of arrays: operators alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +91,13 @@ def key_offsets(
 
 
 def visible_keys(
-  query: Any, *, seq_kv: Any, left: int | None = None, right: int | None = None, shift: Any = 0
+  query: Any,
+  *,
+  seq_kv: Any,
+  left: int | None = None,
+  right: int | None = None,
+  shift: Any = 0,
+  arithmetic: Arithmetic = PLAIN,
 ) -> tuple[Any, Any]:
   """First key that `query` sees and one past the last; equal where it sees none.
 
@@ -80,14 +107,15 @@ def visible_keys(
     left: Keys seen before the query's own position; None: all.
     right: Keys seen after it; None: all.
     shift: Position of query 0 among the keys.
+    arithmetic: Of the numbers' kind.
   """
   least, largest = key_offsets(left=left, right=right, shift=shift)
   zero = (query + shift) * 0
-  first = zero if least is None else _most(query + least, zero)
+  first = zero if least is None else arithmetic.most(query + least, zero)
   end = zero + seq_kv
   if largest is not None:
-    end = _most(_least(query + largest + 1, end), zero)
-  return _least(first, end), end
+    end = arithmetic.most(arithmetic.least(query + largest + 1, end), zero)
+  return (zero if least is None else arithmetic.least(first, end)), end
 
 
 def key_blocks(
@@ -100,6 +128,7 @@ def key_blocks(
   left: int | None = None,
   right: int | None = None,
   shift: Any = 0,
+  arithmetic: Arithmetic = PLAIN,
 ) -> KeyBlocks:
   """The blocks of keys that queries `first_query` ... `first_query` + block_q - 1 visit.
 
@@ -115,17 +144,25 @@ def key_blocks(
     left: See `visible_keys`, as `right` and `shift`.
     right: See there.
     shift: See there.
+    arithmetic: Of the numbers' kind.
   """
-  band: dict[str, Any] = {"seq_kv": seq_kv, "left": left, "right": right, "shift": shift}
-  last_query = _least(first_query + block_q, seq_q + first_query * 0) - 1
+  least, most, quotient = arithmetic.least, arithmetic.most, arithmetic.quotient
+  band: dict[str, Any] = {
+    "seq_kv": seq_kv,
+    "left": left,
+    "right": right,
+    "shift": shift,
+    "arithmetic": arithmetic,
+  }
+  last_query = least(first_query + block_q, seq_q + first_query * 0) - 1
   begin, all_end = visible_keys(first_query, **band)
   all_begin, end = visible_keys(last_query, **band)
   # rows of a band move by one key each, so what they see together has no gap
-  first = begin // block_kv
-  last = _most(-(-end // block_kv), first)
+  first = quotient(begin, block_kv)
+  last = most(quotient(end + (block_kv - 1), block_kv), first)
   last = first + (last - first) * (end > begin) * (first_query < seq_q)
-  full_first = _least(_most(-(-all_begin // block_kv), first), last)
-  full_end = _least(_most(all_end // block_kv, full_first), last)
+  full_first = least(most(quotient(all_begin + (block_kv - 1), block_kv), first), last)
+  full_end = least(most(quotient(all_end, block_kv), full_first), last)
   return KeyBlocks(first=first, full_first=full_first, full_end=full_end, end=last)
 
 

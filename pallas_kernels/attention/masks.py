@@ -14,6 +14,7 @@ from jax import lax
 
 from hw_profiles.attention import mask
 from hw_profiles.attention.mask import KeyBlocks
+from pallas_kernels.attention.integers import TRACED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Band:
         left=self.left,
         right=self.right,
         shift=self.shift,
+        arithmetic=TRACED,
       )
 
   def offsets(self) -> tuple[Any | None, Any | None]:
@@ -94,7 +96,12 @@ class Band:
     """Whether queries see keys: positions of shapes that broadcast."""
     with jax.numpy_dtype_promotion("standard"):
       first, end = mask.visible_keys(
-        queries, seq_kv=self.seq_kv, left=self.left, right=self.right, shift=self.shift
+        queries,
+        seq_kv=self.seq_kv,
+        left=self.left,
+        right=self.right,
+        shift=self.shift,
+        arithmetic=TRACED,
       )
       # queries past the last one see nothing
       end = jnp.where(queries < self.seq_q, end, first)

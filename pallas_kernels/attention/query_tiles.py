@@ -8,6 +8,7 @@ from jax.experimental import pallas as pl
 
 from hw_profiles.attention.multistage import padded_dim
 from pallas_kernels.attention.blocks import load_block
+from pallas_kernels.attention.integers import quotient
 from pallas_kernels.attention.operands import AttentionOperands
 from pallas_kernels.attention.pairs import Side, pair_rule
 from pallas_kernels.attention.rule import AttentionRule
@@ -49,7 +50,7 @@ class QueryTiles(Tiles):
 
   def key_head(self, tile: Tile) -> Any:
     """The key head that a tile's head reads."""
-    return tile.head // self.sizes.group
+    return quotient(tile.head, self.sizes.group)
 
   def vector_spec(self, array: Any) -> pl.BlockSpec:
     """A tile's rows of [b, N, T]."""

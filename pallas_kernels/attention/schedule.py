@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hw_profiles.attention.mask import KeyBlocks
+from pallas_kernels.attention.integers import quotient, remainder
 from pallas_kernels.attention.masks import Band
 
 # Keys and values of the heads that run at once should stay in L2, which the
@@ -164,12 +165,12 @@ class TileOrder:
   def tile(self, program: Any) -> Tile:
     """What a program computes; the numbers are below 2^31."""
     per_group = self.group * self.blocks
-    group, rest = program // per_group, program % per_group
-    block, member = rest // self.group, rest % self.group
+    group, rest = quotient(program, per_group), remainder(program, per_group)
+    block, member = quotient(rest, self.group), remainder(rest, self.group)
     head = group * self.group + member
     if self.descending:
       block = self.blocks - 1 - block
-    return Tile(head // self.heads, head % self.heads, block)
+    return Tile(quotient(head, self.heads), remainder(head, self.heads), block)
 
 
 def segment_limits(

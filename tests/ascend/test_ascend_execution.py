@@ -136,15 +136,18 @@ def test_planned_transpose(target):
   reference.assert_transpose_equal(out.view(_BF16), x)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("target", _TARGETS)
-def test_planned_attention(target):
+def test_planned_attention(target, is_causal):
+  seq_q, seq_kv = (70, 70) if is_causal else (50, 100)
   query, key, value = (
     _normal(seed, 1, length, heads, 64)
-    for seed, (length, heads) in enumerate([(50, 2), (100, 1), (100, 1)])
+    for seed, (length, heads) in enumerate([(seq_q, 2), (seq_kv, 1), (seq_kv, 1)])
   )
-  out, residual = np.zeros((1, 50, 2, 64), _BF16), np.zeros((1, 2, 50), np.float32)
-  sizes = {"batch": 1, "seq_q": 50, "seq_kv": 100, "heads": 2, "kv_heads": 1, "head_dim": 64}
-  (kernel,) = triton_ir("flash_attention", sizes, "bfloat16", AttentionConfig(32, 32))
+  out, residual = np.zeros((1, seq_q, 2, 64), _BF16), np.zeros((1, 2, seq_q), np.float32)
+  sizes = {"batch": 1, "seq_q": seq_q, "seq_kv": seq_kv, "heads": 2, "kv_heads": 1, "head_dim": 64}
+  config = AttentionConfig(32, 32)
+  (kernel,) = triton_ir("flash_attention", sizes, "bfloat16", config, is_causal=is_causal)
   run_planned(TritonProgram(kernel.ir), target, [query, key, value, out, residual], kernel.grid)
   reference.assert_flash_attention_close(
     out,
@@ -152,6 +155,7 @@ def test_planned_attention(target):
     key,
     value,
     residual=residual.transpose(0, 2, 1),
+    is_causal=is_causal,
     p_dtype=_BF16,
     block_kv=32,
   )

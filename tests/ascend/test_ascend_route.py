@@ -139,6 +139,19 @@ def test_attention_is_a_mixed_kernel_of_two_products(target):
   assert {(32, 64, 64)} == products  # Q·Kᵀ and P·V: 32x64 by 64x64 both
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("target", ["ascend_910b3", "ascend_950pr"])
+def test_causal_attention_has_a_plan(target):
+  """Bounds of its walk with a dozen operations to a division kept the compiler busy for ever."""
+  shapes = {"batch": 1, "seq_q": 256, "seq_kv": 256, "heads": 2, "kv_heads": 1, "head_dim": 64}
+  plan = ascend_plan(
+    "flash_attention", shapes, "bfloat16", AttentionConfig(64, 64), target, is_causal=True
+  )
+  assert plan.core == "mixed"
+  # the walk of whole blocks, and of those that are cut, which has a branch for infinite values
+  assert len(plan.programs[0].products) > 2
+
+
 def test_ragged_sizes_need_what_whole_ones_need():
   ragged = ascend_plan(
     "matmul",
