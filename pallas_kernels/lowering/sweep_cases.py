@@ -83,7 +83,7 @@ def _gated_matmul() -> Iterator[Case]:
     "gated_matmul",
     "gated_matmul",
     sizes=(1024, 2048, 1024),
-    depths=(64,),
+    depths=(64, 128, 256),
     dtypes=("bfloat16", "float32"),
     options={},
     sub_blocks=_BOTH,
