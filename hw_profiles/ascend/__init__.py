@@ -7,7 +7,7 @@ route                   the programs in order: `compile_triton`
 messages, programs      what they say and write, read
 plan, l0                the answer; L0A and L0B, which the compiler leaves out
 lowered                 forms of a kernel on its way that can be executed on a CPU
-needs, row_needs        what the compiler would want for a tile, without running it
+needs                   what the compiler would want for a tile, without running it
 agreement/              recorded plans beside the planner and `needs`
 """
 

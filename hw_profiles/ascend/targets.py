@@ -55,6 +55,11 @@ class AscendTarget:
     return self.compiler == "bishengir-compile-a5"
 
   @property
+  def has_l0c_to_ub(self) -> bool:
+    """Whether cube cores reach UB: those of the 950 generation."""
+    return self.is_950
+
+  @property
   def default_multi_buffer(self) -> bool:
     """Whether triton-ascend 3.2 asks for double buffering on this target."""
     return not self.is_950

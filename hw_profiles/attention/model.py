@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hw_profiles.attention import cube_vector, multistage, warp_specialized
+from hw_profiles.attention import compiled, cube_vector, multistage, warp_specialized
 from hw_profiles.attention.candidates import candidates
 from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.passes import attention_passes
@@ -18,7 +18,7 @@ class AttentionModel:
   problem_class = AttentionProblem
   config_class = AttentionConfig
   gpu_schedules = (warp_specialized, multistage)
-  npu_schedules = (cube_vector,)
+  npu_schedules = (compiled, cube_vector)
 
   def candidates(
     self, problem: AttentionProblem, device: GpuProfile | NpuProfile, schedule: str

@@ -35,7 +35,7 @@ def passes_traffic(
   heads = problem.batch * (problem.key_heads if first.name == "dkv" else problem.heads)
   total = streamed + once
   return AttentionTraffic(
-    working_set_bytes=sum(x.needed_bytes for x in buffers if x.space in on_chip),
+    working_set_bytes=sum(x.own_bytes for x in buffers if x.space in on_chip),
     q_read_bytes=once - written,
     kv_read_bytes=streamed,
     o_write_bytes=written,

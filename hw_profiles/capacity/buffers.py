@@ -14,10 +14,12 @@ class Buffer:
   Attributes:
     name: What it holds, for example "A".
     space: Where: "shared" or "registers" of a block; "L1", "L0A", "L0B",
-      "L0C", "BT" of a cube core, "UB" of a vector core; "DRAM" or "GM" of all.
+      "L0C", "BT" of a cube core, "UB" of a vector core, "GM".
     needed_bytes: All copies together.
     available_bytes: Size of the space, which its buffers share.
     count: Copies (stages, ping-pong).
+    shared_bytes: Of these, those that lie where another buffer of the same space
+      does, which is not alive then.
   """
 
   name: str
@@ -25,6 +27,12 @@ class Buffer:
   needed_bytes: int
   available_bytes: int
   count: int
+  shared_bytes: int = 0
+
+  @property
+  def own_bytes(self) -> int:
+    """What it adds to what the space holds."""
+    return self.needed_bytes - self.shared_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +61,17 @@ def larger_first(**sizes: int) -> tuple[str, ...]:
   return tuple(sorted(sizes, key=lambda name: -sizes[name]))
 
 
+def held_bytes(buffers: Iterable[Buffer], space: str) -> int:
+  """Bytes that buffers hold in one memory space, all together."""
+  return sum(buffer.own_bytes for buffer in buffers if buffer.space == space)
+
+
 def fullest(buffers: Iterable[Buffer], spaces: tuple[str, ...]) -> tuple[str, ...]:
   """Those of `spaces` that the buffers fill to the greatest share."""
   filled: dict[str, float] = {}
   for buffer in buffers:
     if buffer.space in spaces:
-      share = buffer.needed_bytes / buffer.available_bytes
+      share = buffer.own_bytes / buffer.available_bytes
       filled[buffer.space] = filled.get(buffer.space, 0.0) + share
   most = max(filled.values(), default=0.0)
   return tuple(space for space, share in filled.items() if share == most)

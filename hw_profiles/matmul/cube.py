@@ -228,20 +228,33 @@ def shortfalls(
 
 def demand(problem: MatmulProblem, config: MatmulConfig, npu: NpuProfile) -> Demand:
   """Operand tiles, slices, accumulators, bias, activation slab and workspace."""
+  tile = cube_tile(problem, config, npu)
+  # L0A, L0B and UB bind nothing: their slices are derived to fill them
+  return demand_of(
+    problem, config, npu, tile, _buffers(problem, config, npu), binding=("L1", "L0C", "BT")
+  )
+
+
+def demand_of(
+  problem: MatmulProblem,
+  config: MatmulConfig,
+  npu: NpuProfile,
+  tile: CubeTile,
+  held: tuple[Buffer, ...],
+  *,
+  binding: tuple[str, ...],
+) -> Demand:
+  """`demand` of a tile that is held so; of the spaces `binding` the fullest binds."""
+  traffic = tile_traffic(problem, config)
   notes: tuple[str, ...] = ()
   if config.accumulator != "registers":
-    notes += (f"accumulator={config.accumulator!r} is not read here: L0C holds it",)
-  if config.split_k > 1:
-    notes += (f"split_k={config.split_k} is not read here: a core walks all of K",)
-    config = dataclasses.replace(config, split_k=1)
-  traffic = tile_traffic(problem, config)
-  held = _buffers(problem, config, npu)
+    notes = (f"accumulator={config.accumulator!r} is not read here: L0C holds it",)
   return Demand(
     buffers=held,
     traffic=traffic,
     tiles=tile_count(problem, traffic),
     cores=npu.aic_count,
-    execution=lambda: _execution(problem, config, npu, traffic, held),
+    execution=lambda: _execution(problem, config, npu, traffic, tile, fullest(held, binding)),
     notes=notes,
     assumptions=(
       L2_ASSUMPTION,
@@ -255,9 +268,9 @@ def _execution(
   config: MatmulConfig,
   npu: NpuProfile,
   traffic: MatmulTraffic,
-  held: tuple[Buffer, ...],
+  tile: CubeTile,
+  binding: tuple[str, ...],
 ) -> Execution:
-  tile = cube_tile(problem, config, npu)
   counts = tile_counts(problem, config, traffic, wave_programs=npu.aic_count, l2_bytes=npu.l2_bytes)
   work = _work(problem, config, npu, tile, counts)
   accumulator_bytes = problem.products * tile.rows * tile.columns * ACCUMULATOR_BYTES
@@ -273,8 +286,7 @@ def _execution(
     work=work,
     resident_blocks=tile.accumulators,
     residency=None,
-    # L0A, L0B and UB are left out: their slices are derived to fill them
-    binding=fullest(held, ("L1", "L0C", "BT")),
+    binding=binding,
     waves=wave(programs=counts.tiles, cores=npu.aic_count),
     traffic_bytes=FrozenMap(tiers),
     notes=(

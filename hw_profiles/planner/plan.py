@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from hw_profiles.capacity.buffers import Shortfall
+from hw_profiles.capacity.compiled import NAME as COMPILED
 from hw_profiles.cost.device_time import DeviceTime
 from hw_profiles.cost.npu_time import NpuWork, npu_time
 from hw_profiles.cost.sm_time import SmWork, sm_time
@@ -80,7 +81,8 @@ def choose(
   """Every schedule that runs the tile; where none does, the one that is nearest to it.
 
   The nearest is the first whose dtypes and shapes allow the tile, so that only
-  memory is short, else the last.
+  memory is short, else the last. A compiled kernel comes before one that would
+  have to be written by hand, which counts only where there is none.
 
   Raises:
     ValueError: see `schedules`.
@@ -89,15 +91,20 @@ def choose(
   refused = tuple(
     Choice(schedule, _shortfalls(schedule, problem, config, device)) for schedule in possible
   )
+  first = refused[0]
+  if first.schedule.NAME == COMPILED and _lacks_at_most_memory(first):
+    refused = (first,)
   running = tuple(choice for choice in refused if not choice.shortfalls)
   if running:
     why = _refusals(choice for choice in refused if choice.shortfalls)
     return tuple(dataclasses.replace(choice, refusals=why) for choice in running)
-  nearest = next(
-    (x for x in refused if all(found.kind == "capacity" for found in x.shortfalls)), refused[-1]
-  )
+  nearest = next((x for x in refused if _lacks_at_most_memory(x)), refused[-1])
   why = _refusals(choice for choice in refused if choice is not nearest)
   return (dataclasses.replace(nearest, refusals=why),)
+
+
+def _lacks_at_most_memory(choice: Choice) -> bool:
+  return all(found.kind == "capacity" for found in choice.shortfalls)
 
 
 def _refusals(refused: Iterable[Choice]) -> tuple[str, ...]:
@@ -135,10 +142,14 @@ def plan(
     schedule: How the kernel works. A matmul on NVIDIA: "warp_specialized" (a
       TMA producer and wgmma consumers, compute capability 9.0 and 16-bit
       operands) or "multistage" (all warps copy and compute; any GPU); on Ascend
-      "cube". Attention has the same two on NVIDIA, on Ascend "cube_vector".
-      "auto" takes the fastest of those that run the tile, the earlier of
-      equals, and says in the notes what the others take or why they do not run
-      it. Where none does, the plan is of the first that only lacks memory.
+      "compiled" (the portable kernel as Huawei's compiler gives it memory) or "cube"
+      (one written by hand). Attention has the same two on NVIDIA, on Ascend
+      "compiled" and "cube_vector"; what works on rows "compiled" and "vector".
+      "auto" plans what is compiled wherever the compiler takes the problem and
+      the shape of the tile, fit or not. Otherwise it takes the fastest of those
+      that run the tile, the earlier of equals, and says in the notes what the
+      others take or why they do not run it. Where none does, the plan is of the
+      first that only lacks memory.
 
   Raises:
     ValueError: an argument is of the wrong kind, or the device has no such
@@ -265,8 +276,7 @@ def _refused(
   demand = choice.schedule.demand(problem, config, device)
   waves = wave(programs=demand.tiles, cores=demand.cores)
   # where memory is what is short, the largest that fits is that of the needs stated
-  lacks_memory = all(x.kind == "capacity" for x in choice.shortfalls)
-  checked = choice.schedule.NAME if lacks_memory else requested
+  checked = choice.schedule.NAME if _lacks_at_most_memory(choice) else requested
   nearest = f"schedule: {choice.schedule.NAME}, the nearest to running the tile"
   chosen = (f"{nearest}; {'; '.join(choice.refusals)}",) if choice.refusals else ()
   return TilePlan(

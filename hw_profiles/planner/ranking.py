@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hw_profiles.arguments import at_least
+from hw_profiles.capacity.compiled import NAME as COMPILED
 from hw_profiles.planner.op_model import ConfigT, OpModel, ProblemT
 from hw_profiles.planner.op_registry import model_of
 from hw_profiles.planner.plan import (
@@ -47,10 +48,13 @@ def offered(
   """The op's candidates, each with the schedules it is offered for.
 
   Of the schedule that is asked for, or of each that "auto" may take; where none
-  does the problem's dtype, those of the last.
+  does the problem's dtype, those of the last. Where the problem can be compiled
+  for Ascend, only what the compiler takes: the kernels written by hand do not exist.
   """
   possible = schedules(model, device, schedule)
   able = [x for x in possible if not x.unsupported(problem, device)] or possible[-1:]
+  if able[0].NAME == COMPILED:
+    able = able[:1]
   found: dict[ConfigT, tuple[str, ...]] = {}
   for one in able:
     for config in model.candidates(problem, device, one.NAME):

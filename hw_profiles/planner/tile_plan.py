@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Generic
 
-from hw_profiles.capacity.buffers import Buffer, ShortfallKind
+from hw_profiles.capacity.buffers import Buffer, ShortfallKind, held_bytes
 from hw_profiles.capacity.residency import Residency
 from hw_profiles.errors import InfeasibleTileError
 from hw_profiles.frozen_map import FrozenMap
@@ -23,7 +23,7 @@ class TilePlan(Generic[ProblemT, ConfigT]):
     profile: Name of the device's profile.
     vendor: "nvidia" or "huawei".
     schedule: How the kernel works; for a matmul "warp_specialized" or
-      "multistage" on an SM, "cube" on Ascend.
+      "multistage" on an SM, "compiled" or "cube" on Ascend.
     requested_schedule: What was asked for: its name, or "auto".
     fits: Whether the tile runs.
     reason: Why it does not, with the nearest config that would; empty if it fits.
@@ -93,4 +93,4 @@ class TilePlan(Generic[ProblemT, ConfigT]):
 
   def needed_bytes(self, space: str) -> int:
     """Bytes the tile needs in one memory space, all its buffers together."""
-    return sum(buffer.needed_bytes for buffer in self.buffers if buffer.space == space)
+    return held_bytes(self.buffers, space)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div, round_up
+from hw_profiles.capacity import compiled
 from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.rowwise.config import RowConfig
 from hw_profiles.rowwise.problem import RmsNormProblem, RowProblem, TransposeProblem
@@ -24,6 +25,9 @@ _GPU_WALK_STAGES = (2, 3, 4)
 # A copy into UB wants 16 KiB; UB holds several of at most 32768 elements.
 _NPU_ELEMENTS = (2048, 32768)
 _NPU_WALK_COLUMNS = (2048, 4096, 8192)
+# A compiled walk keeps up to 48 B an element, of codes 416 B a column beside: 512 columns of
+# any height overfill a 910's UB.
+_COMPILED_WALK_COLUMNS = (128, 256, 512, 1024, *_NPU_WALK_COLUMNS)
 _NPU_STAGES = (1, 2)
 # A segment of fewer columns is shorter than what one load of a block covers.
 _LEAST_SEGMENT = 512
@@ -67,7 +71,9 @@ def _splits(problem: RowProblem, cores: int) -> tuple[int, ...]:
   return (1, *_powers(2, most))
 
 
-def row_candidates(problem: RowProblem, device: GpuProfile | NpuProfile) -> Iterator[RowConfig]:
+def row_candidates(
+  problem: RowProblem, device: GpuProfile | NpuProfile, schedule: str
+) -> Iterator[RowConfig]:
   """Blocks for each form that the op has, fit or not."""
   on_npu = isinstance(device, NpuProfile)
   elements = _NPU_ELEMENTS if on_npu else _GPU_ELEMENTS
@@ -80,12 +86,17 @@ def row_candidates(problem: RowProblem, device: GpuProfile | NpuProfile) -> Iter
           yield RowConfig(rows, columns, num_stages)
     return
   cores = device.aiv_count if isinstance(device, NpuProfile) else device.sm_count
-  for splits in _splits(problem, cores):
+  is_compiled = schedule == compiled.NAME
+  # segments are several kernels, which are not compiled as one
+  for splits in (1,) if is_compiled else _splits(problem, cores):
     segment = max(ceil_div(problem.columns, splits), 1)
     # None where the problem says it, so that the config reads as people write it
     written = None if splits == 1 else splits
     if on_npu:
-      yield from _npu_reductions(problem, segment, written)
+      # compiled blocks are 2^i wide
+      whole = _covering(segment) if is_compiled else segment
+      walks = _COMPILED_WALK_COLUMNS if is_compiled else _NPU_WALK_COLUMNS
+      yield from _npu_reductions(problem, whole, written, walks)
     else:
       yield from _gpu_reductions(problem, segment, written)
 
@@ -107,12 +118,12 @@ def _gpu_reductions(
 
 
 def _npu_reductions(
-  problem: RowProblem, segment: int, num_splits: int | None
+  problem: RowProblem, segment: int, num_splits: int | None, walks: tuple[int, ...]
 ) -> Iterator[RowConfig]:
   for num_stages in _NPU_STAGES:
     for rows in _rows(problem, segment, _NPU_ELEMENTS):
       yield RowConfig(rows, segment, num_stages, num_splits=num_splits)
-    for columns in _NPU_WALK_COLUMNS:
+    for columns in walks:
       if columns < segment:
         for rows in _rows(problem, columns, _NPU_ELEMENTS):
           yield RowConfig(rows, columns, num_stages, num_splits=num_splits)

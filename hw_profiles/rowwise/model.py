@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from hw_profiles.profile import GpuProfile, NpuProfile
-from hw_profiles.rowwise import streaming, transpose_tile, transpose_vector, vector
+from hw_profiles.rowwise import compiled, streaming, transpose_tile, transpose_vector, vector
 from hw_profiles.rowwise.block_threads import warps
 from hw_profiles.rowwise.candidates import row_candidates, transpose_candidates
 from hw_profiles.rowwise.config import RowConfig
@@ -42,7 +42,7 @@ class RowModel:
 
   config_class = RowConfig
   gpu_schedules = (streaming,)
-  npu_schedules = (vector,)
+  npu_schedules = (compiled, vector)
 
   def __init__(self, name: str, problem_class: type[RowProblem]) -> None:
     """The op of one problem class."""
@@ -53,7 +53,7 @@ class RowModel:
     self, problem: RowProblem, device: GpuProfile | NpuProfile, schedule: str
   ) -> Iterator[RowConfig]:
     """Blocks, stages and, where a row is reduced, splits."""
-    return row_candidates(problem, device)
+    return row_candidates(problem, device, schedule)
 
   def tile_fields(self, problem: RowProblem, config: RowConfig) -> TileFields:
     """Every field that could mend a tile."""
@@ -67,7 +67,7 @@ class TransposeModel:
   problem_class = TransposeProblem
   config_class = RowConfig
   gpu_schedules = (transpose_tile,)
-  npu_schedules = (transpose_vector,)
+  npu_schedules = (compiled, transpose_vector)
 
   def candidates(
     self, problem: TransposeProblem, device: GpuProfile | NpuProfile, schedule: str

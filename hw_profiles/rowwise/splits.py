@@ -3,6 +3,8 @@
 from hw_profiles.planner.plan import Schedule
 from hw_profiles.planner.ranking import rank
 from hw_profiles.profile import GpuProfile, NpuProfile
+from hw_profiles.registry import resolve
+from hw_profiles.rowwise import vector
 from hw_profiles.rowwise.problem import RmsNormProblem, RowProblem
 from hw_profiles.rowwise.streams import row_op
 from hw_profiles.rowwise.tiling import num_splits
@@ -28,7 +30,8 @@ def best_num_splits(
     problem: Of an op that reduces rows: rms_norm, quantize_rows, or
       swiglu_quantize with row scales.
     profile: A profile or its name.
-    schedule: As for `plan`.
+    schedule: As for `plan`; "auto" on Ascend is "vector", as a split is three
+      kernels, which are not compiled as one.
 
   Raises:
     ValueError: the op reduces nothing, no tile of it fits, or there is no such
@@ -38,6 +41,8 @@ def best_num_splits(
     raise ValueError(f"problem={problem!r}: expected the problem of an op that reduces rows")
   if isinstance(problem, RmsNormProblem) and problem.num_splits is not None:
     return problem.num_splits
+  if schedule == "auto" and isinstance(resolve(profile), NpuProfile):
+    schedule = vector.NAME
   best = rank(problem, profile, top=1, schedule=schedule)
   if not best or not best[0].fits:
     raise ValueError(f"problem={problem!r}: no tile of it fits {profile!r}")

@@ -8,22 +8,16 @@ import pytest
 from hw_profiles.ascend import get_target
 from hw_profiles.ascend.agreement import rows
 from hw_profiles.ascend.agreement.compare import has_verdict
+from hw_profiles.ascend.agreement.document import OP_FAMILIES
 from hw_profiles.ascend.agreement.problems import planned_as
 from hw_profiles.ascend.needs import compiler_needs
 from pallas_kernels.lowering import sweep
 from pallas_kernels.lowering.sweep_cases import FAMILIES
 
-# what is swept together answers for one family of ops
-_OP_FAMILIES = {
-  "gemm": ("matmul", "matmul_ragged", "matmul_silu", "gated_matmul"),
-  "rowwise": ("rowwise", "quantize"),
-  "attention": ("attention",),
-}
 
-
-@pytest.mark.parametrize("op_family", _OP_FAMILIES)
+@pytest.mark.parametrize("op_family", OP_FAMILIES)
 def test_600_tiles_of_each_op_family_and_target(op_family):
-  cases = [case for name in _OP_FAMILIES[op_family] for case in FAMILIES[name]()]
+  cases = [case for name in OP_FAMILIES[op_family] for case in FAMILIES[name]()]
   assert len(set(cases)) == len(cases)
   counts = collections.Counter(case.target for case in cases)
   assert set(counts) == {"Ascend910B3", "Ascend950PR_9589"}
@@ -31,7 +25,7 @@ def test_600_tiles_of_each_op_family_and_target(op_family):
 
 
 def test_every_family_is_in_an_op_family():
-  assert set(FAMILIES) == {name for names in _OP_FAMILIES.values() for name in names}
+  assert set(FAMILIES) == {name for names in OP_FAMILIES.values() for name in names}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,6 +1,7 @@
 """Plans of flash_attention and decode_attention on Ascend cube and vector cores."""
 
 import dataclasses
+import functools
 import statistics
 
 import pytest
@@ -11,6 +12,8 @@ from hw_profiles.attention.npu_phase import NpuPhase, npu_phases_time
 from hw_profiles.cost.npu_time import NpuAmounts
 
 KIB = 1024
+# as a kernel written by hand
+by_hand = functools.partial(hw.plan, schedule="cube_vector")
 FULL = hw.AttentionProblem(2, 8192, 8192, 16, dtype="float16")
 CAUSAL = dataclasses.replace(FULL, causal=True)
 BACKWARD = dataclasses.replace(FULL, backward=True)
@@ -24,7 +27,7 @@ def needed(plan):
 
 
 def test_buffers_where_cores_exchange_through_memory():
-  plan = hw.plan(FULL, TILE, A2)
+  plan = by_hand(FULL, TILE, A2)
   assert (plan.schedule, plan.fits) == ("cube_vector", True)
   sizes = needed(plan)
   assert sizes["L1", "Q"] == 32 * KIB
@@ -41,7 +44,7 @@ def test_buffers_where_cores_exchange_through_memory():
 
 
 def test_buffers_where_cores_reach_each_other():
-  plan = hw.plan(FULL, TILE, A5)
+  plan = by_hand(FULL, TILE, A5)
   sizes = needed(plan)
   assert ("GM", "workspace") not in sizes
   # the vector cores write a whole step's probabilities
@@ -52,7 +55,7 @@ def test_buffers_where_cores_reach_each_other():
 
 
 def test_running_output_and_slab_share_the_unified_buffer():
-  plan = hw.plan(FULL, TILE, A2)
+  plan = by_hand(FULL, TILE, A2)
   sizes = needed(plan)
   # half the rows a vector core: O in float32 and three numbers a row
   assert sizes["UB", "row states"] == 64 * (128 * 4 + 3 * 4)
@@ -64,24 +67,24 @@ def test_running_output_and_slab_share_the_unified_buffer():
 
 def test_sizes_are_padded_to_fractals():
   problem = dataclasses.replace(FULL, head_dim=72)
-  plan = hw.plan(problem, hw.AttentionConfig(100, 100), A2)
+  plan = by_hand(problem, hw.AttentionConfig(100, 100), A2)
   sizes = needed(plan)
   assert sizes["L1", "Q"] == 112 * 80 * 2
   assert sizes["L1", "K ring"] == 2 * 112 * 80 * 2
   assert "padded: Q 72 wide as 80, K 72 wide as 80, V 72 wide as 80" in plan.notes
   # float32 fractals are 8 deep and 16 high: both sides of a head are taken whole
-  assert needed(hw.plan(dataclasses.replace(problem, dtype="float32"), TILE, A2))["L1", "Q"] == (
+  assert needed(by_hand(dataclasses.replace(problem, dtype="float32"), TILE, A2))["L1", "Q"] == (
     128 * 80 * 4
   )
 
 
 def test_gradients_stay_in_l0c_until_the_end_of_a_tile():
   config = hw.AttentionConfig(64, 128, block_kv_dkv=64, block_q_dkv=128, block_q_dq=64)
-  plan = hw.plan(BACKWARD, config, A2)
+  plan = by_hand(BACKWARD, config, A2)
   assert plan.fits
   # dK and dV of 64 rows, beside S and dP
   assert needed(plan)["L0C", "dkv: scores and results"] == 64 * (2 * 128 + 2 * 128) * 4
-  forward = hw.plan(FULL, hw.AttentionConfig(64, 128), A2)
+  forward = by_hand(FULL, hw.AttentionConfig(64, 128), A2)
   per_block = forward.traffic_bytes["l0c"] / forward.traffic.state_updates
   assert per_block == 64 * (128 + 128) * 4
   # S and dP in both kernels, and once dQ, dK and dV
@@ -114,7 +117,7 @@ def test_gradients_stay_in_l0c_until_the_end_of_a_tile():
   ],
 )
 def test_refused_tiles_name_the_nearest_that_works(config, profile, reason):
-  plan = hw.plan(FULL, config, profile)
+  plan = by_hand(FULL, config, profile)
   assert not plan.fits
   assert plan.reason == reason
 
@@ -128,7 +131,7 @@ def test_a_dtype_the_cube_does_not_take():
 @pytest.mark.parametrize("profile", NPUS)
 def test_scores_leave_l0c_slower_than_the_cube_makes_them_only_through_memory(profile):
   npu = hw.get_profile(profile)
-  plan = hw.plan(FULL, TILE, npu)
+  plan = by_hand(FULL, TILE, npu)
   if npu.has_l0c_to_ub:
     assert plan.times_us["fixpipe"] < plan.times_us["cube"]
     assert plan.times_us["vector_mte2"] == 0
@@ -138,8 +141,8 @@ def test_scores_leave_l0c_slower_than_the_cube_makes_them_only_through_memory(pr
 
 
 def test_longer_steps_rescale_the_output_less_often():
-  short = hw.plan(FULL, hw.AttentionConfig(128, 128), A2)
-  long = hw.plan(FULL, hw.AttentionConfig(128, 512), A2)
+  short = by_hand(FULL, hw.AttentionConfig(128, 128), A2)
+  long = by_hand(FULL, hw.AttentionConfig(128, 512), A2)
   assert long.traffic_bytes["l0c"] < short.traffic_bytes["l0c"]
   assert long.predicted_us < short.predicted_us
   per_pair = 2 * 16 * 8192**2 * 4
@@ -182,7 +185,7 @@ def test_the_model_is_within_its_aim_of_a_kernel_whose_tile_is_known():
   for (seq_q, seq_kv), measured_us in MEASURED_US.items():
     problem = hw.AttentionProblem(1, seq_q, seq_kv, 1, dtype="float16")
     config = hw.AttentionConfig(128, 512 if seq_q >= 32768 else 256)
-    ratios.append(hw.plan(problem, config, "ascend_910b2").predicted_us / measured_us)
+    ratios.append(by_hand(problem, config, "ascend_910b2").predicted_us / measured_us)
   assert statistics.median(abs(ratio - 1) for ratio in ratios) < 0.15
   assert max(*ratios, *(1 / ratio for ratio in ratios)) < 1.5
 
@@ -190,7 +193,7 @@ def test_the_model_is_within_its_aim_of_a_kernel_whose_tile_is_known():
 def test_the_950_takes_what_was_measured():
   """131072 keys, one head, bfloat16: 21263.84 us on a 950 with 32 cube cores at 1.65 GHz."""
   problem = hw.AttentionProblem(1, 131072, 131072, 1)
-  plan = hw.plan(problem, hw.AttentionConfig(128, 512), A5)
+  plan = by_hand(problem, hw.AttentionConfig(128, 512), A5)
   # cube and vector cores are about equally busy; nothing else is
   assert plan.bound in ("cube", "vector")
   assert abs(plan.predicted_us / 21263.84 - 1) < 0.15

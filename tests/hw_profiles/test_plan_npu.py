@@ -1,6 +1,7 @@
 """Plans on Ascend: L1, L0A, L0B, L0C, BT and UB, and the two epilogues."""
 
 import dataclasses
+import functools
 import itertools
 import re
 
@@ -13,6 +14,8 @@ KIB = 1024
 FFN = hw.MatmulProblem(m=1024, k=4096, n=12288)
 FUSED = dataclasses.replace(FFN, bias=True, activation="silu")
 NPUS = ("ascend_910b3", "ascend_950pr")
+# as a kernel written by hand, which most of what follows is about
+by_hand = functools.partial(hw.plan, schedule="cube")
 
 
 def _sizes(plan):
@@ -40,7 +43,7 @@ def test_reason_of_the_product_definition():
   ],
 )
 def test_buffers_of_known_tiles(config, l1_kib, l0a_kib, l0b_kib, l0c_kib, l0_depth, profile):
-  plan = hw.plan(dataclasses.replace(FFN, dtype="float16"), config, profile)
+  plan = by_hand(dataclasses.replace(FFN, dtype="float16"), config, profile)
   assert plan.fits
   assert plan.needed_bytes("L1") == l1_kib * KIB
   assert plan.needed_bytes("L0A") == l0a_kib * KIB
@@ -75,7 +78,7 @@ def test_ping_pong_doubles_l1_and_128x128x1024_only_fits_without(stages):
 
 def test_sizes_are_padded_to_fractals():
   config = hw.MatmulConfig(100, 50, 20, 1)
-  plan = hw.plan(FFN, config, "ascend_910b3")
+  plan = by_hand(FFN, config, "ascend_910b3")
   assert _sizes(plan)["L1", "A"] == 112 * 32 * 2
   assert _sizes(plan)["L1", "B"] == 32 * 64 * 2
   assert any(
@@ -85,9 +88,9 @@ def test_sizes_are_padded_to_fractals():
     for note in plan.notes
   )
   # a float32 fractal is 8 deep, an int8 one 32
-  single = hw.plan(dataclasses.replace(FFN, dtype="float32"), config, "ascend_910b3")
+  single = by_hand(dataclasses.replace(FFN, dtype="float32"), config, "ascend_910b3")
   assert _sizes(single)["L1", "A"] == 112 * 24 * 4
-  integer = hw.plan(
+  integer = by_hand(
     dataclasses.replace(FFN, dtype="int8", out_dtype="int32"), config, "ascend_910b3"
   )
   assert _sizes(integer)["L1", "A"] == 112 * 32
@@ -96,19 +99,19 @@ def test_sizes_are_padded_to_fractals():
 @pytest.mark.parametrize(("profile", "largest"), [("ascend_910b3", 256), ("ascend_950pr", 1024)])
 def test_bias_passes_through_bt(profile, largest):
   problem = dataclasses.replace(FFN, bias=True)
-  plan = hw.plan(problem, hw.MatmulConfig(16, largest, 16, 1), profile)
+  plan = by_hand(problem, hw.MatmulConfig(16, largest, 16, 1), profile)
   assert plan.fits
   assert plan.needed_bytes("BT") == 4 * largest == hw.get_profile(profile).bt_bytes
-  over = hw.plan(problem, hw.MatmulConfig(16, largest + 16, 16, 1), profile)
+  over = by_hand(problem, hw.MatmulConfig(16, largest + 16, 16, 1), profile)
   assert "BT" in over.binding
   assert f"largest block_n that fits is {largest}" in over.reason
-  without = hw.plan(FFN, hw.MatmulConfig(16, largest + 16, 16, 1), profile)
+  without = by_hand(FFN, hw.MatmulConfig(16, largest + 16, 16, 1), profile)
   assert "BT" not in without.binding
 
 
 def test_without_an_activation_fixpipe_writes_straight_to_gm():
   for profile in NPUS:
-    plan = hw.plan(FFN, hw.MatmulConfig(128, 128, 128, 2), profile)
+    plan = by_hand(FFN, hw.MatmulConfig(128, 128, 128, 2), profile)
     assert {buffer.space for buffer in plan.buffers} == {"L1", "L0A", "L0B", "L0C"}
     assert "vector" not in plan.times_us
     assert "epilogue: FixPipe rounds and writes L0C to GM" in plan.notes
@@ -116,7 +119,7 @@ def test_without_an_activation_fixpipe_writes_straight_to_gm():
 
 def test_silu_goes_through_gm_on_910b_and_directly_on_950():
   config = hw.MatmulConfig(128, 256, 128, 2)
-  older, newer = (hw.plan(FUSED, config, profile) for profile in NPUS)
+  older, newer = (by_hand(FUSED, config, profile) for profile in NPUS)
   assert any("L0C -> GM workspace -> UB -> GM on 2 vector cores" in n for n in older.notes)
   assert any("L0C -> UB -> GM on 2 vector cores" in n for n in newer.notes)
   # two float32 tiles for each of 20 cube cores
@@ -132,7 +135,7 @@ def test_the_activation_slab_fits_ub_and_one_fractal_more_would_not(profile):
   for rows, columns in ((128, 256), (64, 128), (256, 128), (16, 512)):
     config = hw.MatmulConfig(rows, columns, 64, 2)
     problem = dataclasses.replace(FUSED, bias=False)
-    plan = hw.plan(problem, config, profile)
+    plan = by_hand(problem, config, profile)
     if not plan.fits:
       continue
     tile = cube_tile(problem, config, npu)
@@ -158,7 +161,7 @@ def test_a_dtype_the_cube_does_not_know_is_refused():
 
 
 def test_l0a_limits_rows_whatever_l0c_holds():
-  plan = hw.plan(FFN, hw.MatmulConfig(2048, 16, 16, 1), "ascend_950pr")
+  plan = by_hand(FFN, hw.MatmulConfig(2048, 16, 16, 1), "ascend_950pr")
   assert "L0A" in plan.binding
   assert plan.reason == (
     "block_m=2048: L0A needs 131072 B for 2 slices one fractal deep (2048x16 bfloat16),"
@@ -167,8 +170,8 @@ def test_l0a_limits_rows_whatever_l0c_holds():
 
 
 def test_two_accumulators_hide_fixpipe():
-  single = hw.plan(FFN, hw.MatmulConfig(128, 256, 256, 2), "ascend_910b3")
-  double = hw.plan(FFN, hw.MatmulConfig(128, 128, 256, 2), "ascend_910b3")
+  single = by_hand(FFN, hw.MatmulConfig(128, 256, 256, 2), "ascend_910b3")
+  double = by_hand(FFN, hw.MatmulConfig(128, 128, 256, 2), "ascend_910b3")
   assert (single.resident_blocks, double.resident_blocks) == (1, 2)
   assert single.binding == double.binding == ("L0C",)
   rounds_us = max(double.times_us[pipe] for pipe in ("mte2", "mte1", "cube", "fixpipe", "hbm"))
@@ -183,7 +186,7 @@ def test_pipe_times_are_bytes_and_multiplications_over_rates():
   npu = hw.get_profile("ascend_910b3")
   # one 128 x 128 tile on each of 20 cores, four steps of 128
   problem = hw.MatmulProblem(128, 512, 128 * 20, "float16")
-  plan = hw.plan(problem, hw.MatmulConfig(128, 128, 128, 2), npu)
+  plan = by_hand(problem, hw.MatmulConfig(128, 128, 128, 2), npu)
   cycle_us = 1e6 / npu.clock_hz
   tile_bytes = 128 * 128 * 2
   assert plan.waves == 1
@@ -199,7 +202,7 @@ def test_the_better_balanced_tile_of_the_practice_guide_wins():
   # M=1024, K=6144, N=576 on 20 cores: 72.5 us with 128x256, 48.6 us with 256x128
   problem = hw.MatmulProblem(1024, 6144, 576, "float16")
   wide, tall = (
-    hw.plan(problem, hw.MatmulConfig(rows, columns, 256, 2), "ascend_910b3")
+    by_hand(problem, hw.MatmulConfig(rows, columns, 256, 2), "ascend_910b3")
     for rows, columns in ((128, 256), (256, 128))
   )
   assert (wide.waves, tall.waves) == (2, 1)
@@ -264,9 +267,9 @@ def test_empty_problems_have_a_plan(shape):
   ],
 )
 def test_binding_is_the_fullest_memory(config, binding):
-  assert hw.plan(FFN, config, "910b3").binding == binding
+  assert by_hand(FFN, config, "910b3").binding == binding
 
 
 def test_placement_of_the_accumulator_is_not_a_choice():
-  plan = hw.plan(FFN, hw.MatmulConfig(64, 64, 64, 2, accumulator="shared"), "910b3")
+  plan = by_hand(FFN, hw.MatmulConfig(64, 64, 64, 2, accumulator="shared"), "910b3")
   assert plan.notes[0] == "accumulator='shared' is not read here: L0C holds it"

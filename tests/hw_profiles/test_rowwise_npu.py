@@ -1,6 +1,7 @@
 """Row-wise plans on Ascend vector cores: UB, pipes, transfers, launches."""
 
 import dataclasses
+import functools
 import itertools
 import re
 
@@ -15,6 +16,8 @@ from hw_profiles.cost.stream_time import (
   aiv_stream_time,
 )
 
+# as a kernel written by hand
+by_hand = functools.partial(hw.plan, schedule="vector")
 A2 = hw.get_profile("ascend_910b3")
 A5 = hw.get_profile("ascend_950pr")
 NPUS = [name for name in hw.list_profiles() if hw.get_profile(name).vendor == "huawei"]
@@ -39,7 +42,7 @@ def _held(plan):
 
 
 def test_buffers_of_a_kept_row():
-  plan = hw.plan(HIDDEN, hw.RowConfig(2, 4096, 2), A2)
+  plan = by_hand(HIDDEN, hw.RowConfig(2, 4096, 2), A2)
   assert (plan.fits, plan.schedule, plan.grid) == (True, "vector", (512, 1))
   assert _held(plan) == {
     "x": (2 * 2 * 8192, 2),
@@ -57,7 +60,7 @@ def test_buffers_of_a_kept_row():
 
 
 def test_rows_are_held_at_multiples_of_the_alignment():
-  plan = hw.plan(hw.QuantizeRowsProblem(64, 769, out_dtype="int8"), hw.RowConfig(4, 769, 1), A2)
+  plan = by_hand(hw.QuantizeRowsProblem(64, 769, out_dtype="int8"), hw.RowConfig(4, 769, 1), A2)
   held = _held(plan)
   # 1538 B of x as 1568, 769 B of codes as 800, 3076 B of float32 as 3104
   assert (held["x"][0], held["q"][0]) == (4 * 1568, 4 * 800)
@@ -65,7 +68,7 @@ def test_rows_are_held_at_multiples_of_the_alignment():
 
 
 def test_an_overfull_ub_says_what_would_fit():
-  plan = hw.plan(FFN, hw.RowConfig(16, 2048, 2), A2)
+  plan = by_hand(FFN, hw.RowConfig(16, 2048, 2), A2)
   needed = 2 * 3 * 16 * 4096 + 2 * 16 * 8192
   assert plan.needed_bytes("UB") == needed
   assert plan.binding == ("UB",)
@@ -74,37 +77,37 @@ def test_an_overfull_ub_says_what_would_fit():
     " float32 copies, a vector core of ascend_910b3 has 196608 B; largest block_cols that fits is "
   )
   largest = int(re.search(r"fits is (\d+)", plan.reason)[1])
-  assert hw.plan(FFN, hw.RowConfig(16, largest, 2), A2).fits
+  assert by_hand(FFN, hw.RowConfig(16, largest, 2), A2).fits
   # 16 more are the next that take more UB: rows are held in whole 32 B
-  assert not hw.plan(FFN, hw.RowConfig(16, largest + 16, 2), A2).fits
+  assert not by_hand(FFN, hw.RowConfig(16, largest + 16, 2), A2).fits
   # the larger UB of a 950
   assert A5.ub_bytes > A2.ub_bytes
-  assert hw.plan(FFN, hw.RowConfig(5, 2048, 2), A5).fits
+  assert by_hand(FFN, hw.RowConfig(5, 2048, 2), A5).fits
 
 
 def test_a_transposes_blocks_are_held_before_and_after():
-  plan = hw.plan(hw.TransposeProblem(1000, 1000), hw.RowConfig(30, 100, 2), A2)
+  plan = by_hand(hw.TransposeProblem(1000, 1000), hw.RowConfig(30, 100, 2), A2)
   # whole blocks of 16 rows: 32 x 112 and 112 x 32 bfloat16
   assert _held(plan) == {"x": (2 * 32 * 112 * 2, 2), "y": (2 * 112 * 32 * 2, 2)}
   assert plan.grid == (34, 10)
-  too_large = hw.plan(hw.TransposeProblem(1000, 1000), hw.RowConfig(256, 256, 2), A2)
+  too_large = by_hand(hw.TransposeProblem(1000, 1000), hw.RowConfig(256, 256, 2), A2)
   assert too_large.binding == ("UB",)
   assert "as many transposed" in too_large.reason
 
 
 def test_fields_of_an_sm_are_not_read():
-  plan = hw.plan(FFN, hw.RowConfig(2, 2048, 2, num_warps=4), A2)
+  plan = by_hand(FFN, hw.RowConfig(2, 2048, 2, num_warps=4), A2)
   assert "num_warps=4 is not read here: a vector core has no warps" in plan.notes
-  assert plan.predicted_us == hw.plan(FFN, hw.RowConfig(2, 2048, 2), A2).predicted_us
+  assert plan.predicted_us == by_hand(FFN, hw.RowConfig(2, 2048, 2), A2).predicted_us
 
 
 def test_float8_is_the_950s():
   problem = hw.QuantizeRowsProblem(64, 4096)
-  refused = hw.plan(problem, hw.RowConfig(1, 4096), A2)
+  refused = by_hand(problem, hw.RowConfig(1, 4096), A2)
   assert refused.shortfall_kinds == ("unsupported",)
   assert refused.reason.endswith("ascend_910b3 has no float8; 'int8' works")
-  assert hw.plan(problem, hw.RowConfig(1, 4096), A5).fits
-  assert hw.plan(dataclasses.replace(problem, out_dtype="int8"), hw.RowConfig(1, 4096), A2).fits
+  assert by_hand(problem, hw.RowConfig(1, 4096), A5).fits
+  assert by_hand(dataclasses.replace(problem, out_dtype="int8"), hw.RowConfig(1, 4096), A2).fits
 
 
 # --- every op on every device
@@ -147,14 +150,14 @@ def test_a_split_occupies_cores_that_one_row_would_not():
   long = hw.RmsNormProblem(1, 1 << 22)
   splits = hw.best_num_splits(long, A2)
   assert splits > 1
-  plan = hw.rank(long, A2, top=1)[0]
+  plan = hw.rank(long, A2, top=1, schedule="vector")[0]
   assert plan.times_us["launch"] == 3 * A2.vector_launch_us
-  whole = hw.rank(dataclasses.replace(long, num_splits=1), A2, top=1)[0]
+  whole = hw.rank(dataclasses.replace(long, num_splits=1), A2, top=1, schedule="vector")[0]
   assert plan.predicted_us < whole.predicted_us
 
 
 def test_a_split_in_gm():
-  plan = hw.plan(HIDDEN, hw.RowConfig(1, 512, 2, num_splits=8), A2)
+  plan = by_hand(HIDDEN, hw.RowConfig(1, 512, 2, num_splits=8), A2)
   # the second read hits L2; partial sums and factors are written to HBM once
   assert plan.traffic_bytes["hbm"] == 16 * 2**20 + 8192 + 8192 * 4 + 1024 * 4
   assert plan.traffic_bytes["ub"] == 32 * 2**20 + 100 * 1024
@@ -222,9 +225,9 @@ def test_small_transfers_take_as_long_as_16_kib():
 
 def test_unaligned_rows_are_copied_slower():
   tile = hw.RowConfig(1, 4224, 2)
-  even, odd = (hw.plan(hw.RmsNormProblem(4096, n), tile, A2) for n in (4224, 4223))
+  even, odd = (by_hand(hw.RmsNormProblem(4096, n), tile, A2) for n in (4224, 4223))
   assert any("begin off the 512 B" in note for note in even.notes + odd.notes)
-  aligned = hw.plan(hw.RmsNormProblem(4096, 4096), hw.RowConfig(4, 4096, 1), A2)
+  aligned = by_hand(hw.RmsNormProblem(4096, 4096), hw.RowConfig(4, 4096, 1), A2)
   assert not any("begin off" in note for note in aligned.notes)
   same = AivPhase(steps=5, load_bytes=65536, store_bytes=65536)
   slow, fast = (aiv_stream_time(A2, (AivPass((same,), 2, 0, ok),)) for ok in (False, True))
@@ -233,11 +236,11 @@ def test_unaligned_rows_are_copied_slower():
 
 
 def test_hbm_serves_all_cores_together():
-  plan = hw.plan(FFN, hw.RowConfig(4, 2048, 2), A2)
+  plan = by_hand(FFN, hw.RowConfig(4, 2048, 2), A2)
   assert plan.bound == "hbm"
   moved_us = 72 * 2**20 / (A2.hbm_bandwidth_bytes_per_s * A2.sustained_hbm_fraction) * 1e6
   assert plan.predicted_us == pytest.approx(A2.vector_launch_us + moved_us)
-  warm = hw.plan(dataclasses.replace(FFN, warm_l2=True), hw.RowConfig(4, 2048, 2), A2)
+  warm = by_hand(dataclasses.replace(FFN, warm_l2=True), hw.RowConfig(4, 2048, 2), A2)
   assert warm.traffic_bytes["hbm"] == 0
   assert warm.predicted_us < plan.predicted_us
   assert "operands and results stay in L2: HBM is not touched" in warm.notes
@@ -245,7 +248,7 @@ def test_hbm_serves_all_cores_together():
 
 def test_one_buffer_a_queue_waits():
   times = {
-    stages: hw.plan(dataclasses.replace(FFN, warm_l2=True), hw.RowConfig(2, 2048, stages), A2)
+    stages: by_hand(dataclasses.replace(FFN, warm_l2=True), hw.RowConfig(2, 2048, stages), A2)
     for stages in (1, 2)
   }
   busy = [times[1].times_us[pipe] for pipe in ("vector_mte2", "vector", "mte3")]
@@ -268,5 +271,5 @@ def test_one_buffer_a_queue_waits():
   ids=str,
 )
 def test_published_times_are_predicted_within_half(problem, measured_us):
-  ratio = hw.rank(problem, A5, top=1)[0].predicted_us / measured_us
+  ratio = hw.rank(problem, A5, top=1, schedule="vector")[0].predicted_us / measured_us
   assert 1 / 1.5 < ratio < 1.5

@@ -1,15 +1,23 @@
-"""docs/ascend-agreement.md: the planner and the model of the compiler beside its plans."""
+"""docs/ascend-agreement.md: the planner beside the compiler's plans."""
 
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hw_profiles.ascend.agreement.compare import Comparison, compare_all, has_verdict
-from hw_profiles.ascend.agreement.reasons import model_reason, planner_reason
+from hw_profiles.ascend.agreement.reasons import planner_reason
 from hw_profiles.ascend.agreement.rows import RESULTS, PlanRow, read_rows
 from hw_profiles.ascend.install import PINNED
 
 DOCUMENT = pathlib.Path(__file__).parents[3] / "docs" / "ascend-agreement.md"
+
+# what is swept together answers for one family of ops
+OP_FAMILIES = {
+  "matmul": ("matmul", "matmul_ragged", "matmul_silu"),
+  "gated matmul": ("gated_matmul",),
+  "row-wise, quantised": ("rowwise", "quantize"),
+  "attention": ("attention",),
+}
 
 _HOW = f"""\
 # The planner beside Huawei's compiler
@@ -24,21 +32,16 @@ for every buffer in L1, L0C and UB, or the memory that is too small. Nothing ran
 device, no machine code was made, and L0A and L0B are not in the comparison: the compiler neither
 plans nor checks them.
 
-Two things of this library are held against these plans:
+Held against these plans is what `hw_profiles.plan` says of the tile, which on Ascend plans the
+portable kernel as this compiler gives it memory (schedule "compiled"; `docs/ascend.md` has its
+rules). `num_stages=2` asks for double buffering. A tile counts as fitting where the compiler fits
+it as asked for: a 910's compiler that lacks memory gives double buffering up in silence, and such
+a tile does not count. Where the compiler was told not to share a tile between the vector cores,
+the planner was given a device with one vector core a cube core.
 
-- the **planner** (`hw_profiles.plan`): what a well-written kernel of this tile needs on the device;
-- the **model of the compiler** (`hw_profiles.ascend.compiler_needs`): what this compiler wants for
-  the portable kernel, its temporaries included.
-
-`num_stages=2` asks for double buffering. A tile counts as fitting where the compiler fits it as
-asked for: a 910's compiler that lacks memory gives double buffering up in silence, and such a
-tile does not count.
-
-The model's constants for UB, and its rules for what shares L1 and L0C, were read off plans of this
-compiler, tiles below among them (`needs.py`, `row_needs.py`): its agreement is partly a fit, and
-`docs/ascend.md` has that of tiles recorded later. Sizes of operands and accumulators follow from
-the tile. Reasons of disagreements go by op, memory and setting; they were not traced in the
-compiler tile by tile.
+The rules were read off plans of this compiler. "Held out" are tiles that were compiled after the
+rules of their op stood; no rule was changed for them. Sizes of operands and accumulators follow
+from the tile.
 
 Sizes are those of 910B3 (and, the memories being the same, 910B1, B2, B4 and 910C) and of
 950PR (and 950DT).
@@ -59,61 +62,81 @@ def recorded_families() -> dict[str, list[PlanRow]]:
   return {path.stem: read_rows(path) for path in sorted(RESULTS.glob("*.jsonl"))}
 
 
-def _agreement(families: dict[str, list[Comparison]]) -> str:
-  lines = []
-  for family, found in families.items():
+def _groups(
+  families: dict[str, list[Comparison]],
+) -> Iterator[tuple[str, str, str, list[Comparison]]]:
+  """Op family, target, memories that bind, and the tiles: family by family, then all together."""
+  by_op = {
+    op: [one for name in names for one in families.get(name, ())]
+    for op, names in OP_FAMILIES.items()
+  }
+  for op, found in (*by_op.items(), ("all", [one for ones in by_op.values() for one in ones])):
     for target in sorted({one.row.case.target for one in found}):
       for name, spaces in (("L1, L0C", ("L1", "L0C")), ("UB", ("UB",))):
         group = [one for one in found if one.row.case.target == target and one.binding in spaces]
-        if not group:
-          continue
-        exact = [one.bytes_agree for one in group if one.bytes_agree is not None]
-        lines.append(
-          [
-            family,
-            target,
-            name,
-            str(len(group)),
-            _share(sum(one.planner_agrees for one in group), len(group)),
-            _share(sum(one.model_agrees for one in group), len(group)),
-            _share(sum(exact), len(exact)),
-          ]
-        )
+        if group:
+          yield op, target, name, group
+
+
+def _agreement(families: dict[str, list[Comparison]]) -> str:
+  lines = []
+  for op, target, name, group in _groups(families):
+    held = [one.planner_agrees for one in group if one.held_out]
+    exact = [one.bytes_agree for one in group if one.bytes_agree is not None]
+    needs = [one.needs_agree for one in group if one.needs_agree is not None]
+    lines.append(
+      [
+        op,
+        target,
+        name,
+        str(len(group)),
+        _share(sum(one.planner_agrees for one in group), len(group)),
+        _share(sum(held), len(held)),
+        _share(sum(exact), len(exact)),
+        _share(sum(needs), len(needs)),
+      ]
+    )
   header = [
-    "family",
+    "ops",
     "target",
     "binding",
     "tiles",
     "planner's verdict",
-    "model's verdict",
+    "of tiles held out",
     "bytes of operands and accumulators",
+    "bytes that were lacking",
   ]
   text = (
     "## Agreement\n\nBy the memory that binds: the one the compiler ran out of, else the one it"
-    " fills most. Bytes agree where every operand and every accumulator has exactly the model's"
-    " bytes, of the tiles that fit as asked for.\n\n"
+    " fills most. Bytes of operands and accumulators agree where every one has exactly the"
+    " planner's, of the tiles that fit as asked for. Bytes that were lacking: whether the memory"
+    " that overflowed would have needed exactly what the planner says, of tiles without double"
+    " buffering.\n\n"
   )
   return text + _table(header, lines)
 
 
-def _classes(
-  title: str, families: dict[str, list[Comparison]], reason: Callable[[Comparison], str]
-) -> str:
-  counts: Counter[tuple[str, str, str, str]] = Counter()
-  examples: dict[tuple[str, str, str, str], str] = {}
-  for family, found in families.items():
+def _disagreements(families: dict[str, list[Comparison]]) -> str:
+  rows = []
+  for found in families.values():
     for one in found:
-      why = reason(one)
+      why = planner_reason(one)
       if not why:
         continue
-      verdict = "fits" if one.compiler_fits else "does not"
-      key = (family, one.row.case.target, verdict, why)
-      counts[key] += 1
-      tile = ", ".join(f"{name}={value}" for name, value in one.row.case.config.items())
-      examples.setdefault(key, f"{one.row.case.op} {one.row.case.dtype} {tile}")
-  rows = [[*key, str(count), examples[key]] for key, count in sorted(counts.items())]
-  header = ["family", "target", "compiler", "reason", "tiles", "first of them"]
-  return f"## {title}\n\n" + (_table(header, rows) if rows else "None.\n")
+      case = one.row.case
+      sizes = {**case.shapes, **case.options}
+      tile = ", ".join(f"{name}={value}" for name, value in case.config.items())
+      rows.append(
+        [
+          f"{case.op} {case.dtype} ({', '.join(f'{k}={v}' for k, v in sizes.items())})",
+          case.target,
+          f"{tile}; {'shared' if case.sub_block else 'not shared'}",
+          "fits" if one.compiler_fits else "does not",
+          why,
+        ]
+      )
+  header = ["op", "target", "tile", "compiler", "reason"]
+  return "## Every disagreement\n\n" + (_table(header, rows) if rows else "None.\n")
 
 
 def _without_verdict(families: dict[str, list[PlanRow]]) -> str:
@@ -140,8 +163,7 @@ def text() -> str:
   parts = (
     _HOW,
     _agreement(families),
-    _classes("Where the planner disagrees", families, planner_reason),
-    _classes("Where the model of the compiler disagrees", families, model_reason),
+    _disagreements(families),
     _without_verdict(rows),
   )
   return "\n".join(parts)

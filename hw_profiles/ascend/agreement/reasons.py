@@ -1,7 +1,6 @@
 """Why a verdict differs from the compiler's: one sentence a class of cases."""
 
 from hw_profiles.ascend.agreement.compare import Comparison
-from hw_profiles.ascend.targets import get_target
 
 UNEXPLAINED = "not explained"
 
@@ -10,79 +9,37 @@ def planner_reason(one: Comparison) -> str:
   """Why the planner disagrees with the compiler; "" where it agrees."""
   if one.planner_agrees:
     return ""
-  if one.planner.fits:
-    return _compiler_wants_more(one)
-  return _planner_wants_more(one)
+  return _compiler_wants_more(one) if one.planner.fits else _planner_wants_more(one)
 
 
 def _compiler_wants_more(one: Comparison) -> str:
-  case, outcome = one.row.case, one.row.outcome
-  is_950 = get_target(case.target).is_950
-  space = outcome.overflow_space
-  if space == "UB" and case.op in ("matmul", "gated_matmul"):
-    if is_950:
-      return (
-        "UB: the 950's compiler has the cube core write the whole float32 tile to UB, where it is"
-        " rounded or activated; the planner has FixPipe round it on its way out, or works in slabs"
-      )
+  outcome = one.row.outcome
+  if outcome.overflow_space:
+    lacking = outcome.needed_bits // 8 - one.planner.needed_bytes(outcome.overflow_space)
     return (
-      "UB: the compiler keeps a vector core's whole share of the tile and its temporaries; the"
-      " planner activates it in slabs that fit"
+      f"{outcome.overflow_space}: the compiler keeps {lacking} B more than the values that the"
+      " planner lists for this op"
     )
-  if space == "UB":
-    return (
-      "UB: the compiler materialises each float32 intermediate of the block; the planner counts"
-      " what an implementation has to keep"
-    )
-  if space == "L1" and case.op == "flash_attention":
-    return (
-      "L1: the compiler keeps Q, whole blocks of K and V and the weights P at once; the planner"
-      " streams K and V through L1 in slices"
-    )
-  if space == "L0C" and is_950 and case.multi_buffer:
-    return "L0C: with double buffering the 950's compiler keeps two of each accumulator"
-  if space == "L0C":
-    return "L0C: the compiler keeps both accumulators whole"
   if outcome.double_buffering == "dropped" or one.partly_buffered:
-    return (
-      "double buffering: the compiler gave it up for lack of memory, also of a vector core's, and"
-      " the tile counts as not fitting as asked for"
-    )
-  return f"{space or 'verdict'}: {UNEXPLAINED}"
+    return "double buffering: the compiler gave it up, though all that the planner lists would fit"
+  return UNEXPLAINED
 
 
 def _planner_wants_more(one: Comparison) -> str:
+  case = one.row.case
   missing = one.planner.binding[0] if one.planner.binding else ""
   if missing in ("L0A", "L0B"):
     return f"{missing}: this library's own limit; the compiler neither plans nor checks it"
-  if missing == "L1":
+  if case.op == "flash_attention" and case.multi_buffer and not case.sub_block:
     return (
-      "L1: the compiler lets operands share addresses that are not alive together; the planner"
-      " keeps them apart, so that all can be loaded ahead"
+      "UB: S fills L0C, and to have it twice the compiler walks half of a block of keys at a time;"
+      " the planner knows that of shared tiles only"
     )
-  if missing == "L0C":
+  if missing == "UB" and case.op in ("rms_norm", "quantize_rows", "swiglu_quantize"):
     return (
-      "L0C: the compiler lets the accumulators of an attention share addresses, or halves a block"
-      " of keys"
+      "UB: the compiler finds gaps between values of other sizes for what exceeds; the planner"
+      " counts the gaps of tiles that did not fit"
     )
-  if missing == "UB":
-    return (
-      "UB: the planner holds two of each stream, so that copies overlap with work; the compiler"
-      " double buffers loops only, and this block is none"
-    )
-  if "unsupported" in one.planner.shortfall_kinds:
-    return f"{missing}: the planner has no rate for it"
+  if missing in ("L1", "L0C", "UB"):
+    return f"{missing}: the compiler lets more values share addresses than the planner knows of"
   return f"{missing}: {UNEXPLAINED}"
-
-
-def model_reason(one: Comparison) -> str:
-  """Why the model of the compiler disagrees with it; "" where it agrees."""
-  if one.model_agrees:
-    return ""
-  exceeded = one.needs.exceeded(get_target(one.row.case.target))
-  if one.model_fits:
-    space = one.row.outcome.overflow_space or "double buffering"
-    return f"{space}: the compiler wants more than its constants for this op say"
-  if exceeded[0] == "L1":
-    return "L1: the compiler lets operands share addresses that are not alive together"
-  return f"{exceeded[0]}: the compiler gets by with less than its constants for this op say"
