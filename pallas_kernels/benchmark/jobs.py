@@ -203,6 +203,8 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
         config=job.selection.config,
         platform=platform,
       )
+    if job.peer is not None and verdict.check == rows.FAILED:
+      verdict = dataclasses.replace(verdict, check=rows.DIFFERS)
     fields |= {
       "max_ulp": verdict.max_ulp,
       "relative_error": verdict.relative_error,

@@ -16,6 +16,8 @@ SCHEMA = 1
 PASSED = "passed"
 FAILED = "failed"
 NOT_RUN = "not run"
+# of a peer, which may compute something a little different: said, but no failure
+DIFFERS = "differs"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class Row:
     error_bound: The same ratio with every element's error at its bound, so
       relative_error stays below it where each element passes. The check itself
       holds each element against its own bound: `worst_bound_fraction`.
-    check: "passed", "failed" or "not run".
+    check: "passed", "failed" or "not run"; of a peer past its bound "differs".
     arguments: A command line that gives this row again.
     reason: Why it does not fit, or did not run.
     checked: The part of the result that was compared.

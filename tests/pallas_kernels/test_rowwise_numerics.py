@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax import lax
 from rowwise_cases import (
   KERNEL,
   ROWS,
@@ -24,7 +25,7 @@ from rowwise_cases import (
 
 import reference
 from pallas_kernels import RowConfig
-from pallas_kernels.rowwise import portable_rms_gradient
+from pallas_kernels.rowwise import arithmetic, portable_rms_gradient
 
 CODES = ("float8_e4m3fn", "int8")
 # Blocks that divide nothing: a row kept, walked, and split in parts of 37.
@@ -88,6 +89,32 @@ def test_a_scale_is_the_quotient_and_no_product_with_a_reciprocal(name, code, rn
   largest = np.float32({"float8_e4m3fn": 448, "int8": 127}[code])
   np.testing.assert_array_equal(np.asarray(scale), np.asarray(x) / largest)
   assert np.any(np.asarray(x) / largest != np.asarray(x) * (np.float32(1) / largest))
+
+
+@pytest.mark.parametrize("off", [-2, -1, 0, 1, 2])
+def test_a_quotient_off_by_some_ulp_is_put_right(off, rng, monkeypatch):
+  # as on a GPU, where XLA's quotients are within 2 ulp
+  monkeypatch.setattr(
+    arithmetic,
+    "_quotient",
+    lambda a, b: lax.bitcast_convert_type(
+      lax.bitcast_convert_type(a / b, jnp.int32) + off, jnp.float32
+    ),
+  )
+  count = 100_000
+  bits = rng.integers(0, 2**32, (2, count), dtype=np.uint64).astype(np.uint32)
+  x, y = bits.view(np.float32)
+  close = (1 + rng.integers(0, 64, (2, count)) * 2.0**-23).astype(np.float32)
+  for a, b in ((x, np.abs(y)), close, (x, np.full(count, 448, np.float32))):
+    with np.errstate(all="ignore"):
+      exact = a / b
+    smallest = np.finfo(np.float32).tiny
+    normal = np.isfinite(exact) & (abs(exact) >= smallest) & (abs(a) >= smallest) & (b >= smallest)
+    normal &= np.isfinite(a) & np.isfinite(b)
+    assert normal.mean() > 0.5
+    found = np.asarray(jax.jit(arithmetic.nearest_quotient)(a, b, jnp.zeros(count)))
+    np.testing.assert_array_equal(found[normal], exact[normal])
+    np.testing.assert_array_equal(found[~np.isfinite(a) | ~np.isfinite(b)], 0)
 
 
 @pytest.mark.parametrize("name", ROWS)
