@@ -140,7 +140,8 @@ def test_bc20_squares_of_halves(name):
 @pytest.mark.parametrize("name", KERNEL)
 @pytest.mark.parametrize("block", [512, 1024, 8192])
 def test_bc23_rows_longer_than_a_block_or_shorter(name, block):
-  options = {"config": RowConfig(4, block, 1), "implementation": name}
+  # four float32 rows of 8192 do not fit the registers of a block
+  options = {"config": RowConfig(1 if block > 1024 else 4, block, 1), "implementation": name}
   for x in (
     np.full((3, 5000), 2.0, np.float32),
     np.concatenate([np.zeros((3, 4999)), np.full((3, 1), np.sqrt(5000.0))], 1).astype(np.float32),
