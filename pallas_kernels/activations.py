@@ -41,18 +41,26 @@ def _saturation(x: jax.Array) -> float:
 
 
 def silu_grad(x: jax.Array) -> jax.Array:
-  """d silu/dx = s·(1 + x·(1 - s)), s = 1/(1 + exp(-x)); in the dtype of x.
+  """d silu/dx; see `silu_with_grad`."""
+  return silu_with_grad(x)[1]
 
-  Computed from h = exp(-|x|/2) as `silu` is, so that the tail keeps its value:
-  s = h²/(1 + h²) for x < 0, 1/(1 + h²) for x >= 0. The limits are 0 at -inf and
-  1 at +inf; NaN stays NaN.
+
+def silu_with_grad(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """silu(x) and d silu/dx = s·(1 + x·(1 - s)), s = 1/(1 + exp(-x)), from one exponential.
+
+  Both of h = exp(-|x|/2) as in `silu`, so that the tail keeps its value: with
+  t = 1/(1 + h²) it is s = h²·t for x < 0 and t for x >= 0, and 1 - s the other
+  of the two. The derivative's limits are 0 at -inf and 1 at +inf; NaN stays NaN.
   """
-  x = jnp.clip(x, -_saturation(x), _saturation(x))
-  h = jnp.exp(jnp.abs(x) * -0.5)
+  bounded = jnp.clip(x, -_saturation(x), _saturation(x))
+  h = jnp.exp(jnp.abs(bounded) * -0.5)
   t = 1.0 / (1.0 + h * h)
-  negative = h * (h * (1.0 + x * t)) * t
-  positive = t * (1.0 + x * h * h * t)
-  return jnp.where(x < 0.0, negative, positive)
+  is_negative = x < 0.0
+  # s = a·a·t, one factor after the other: h² alone may vanish where the products do not
+  a = jnp.where(is_negative, h, 1.0)
+  others = jnp.where(is_negative, t, h * h * t)
+  value = jnp.where(is_negative, bounded, x) * a * a * t
+  return value, a * (a * (1.0 + bounded * others)) * t
 
 
 def apply(name: str | None, x: jax.Array) -> jax.Array:

@@ -162,8 +162,9 @@ class SwigluGradient:
     gate, up, d_out = blocks
     x, upper = wide(gate), wide(up)
     gradient = d_out.astype(x.dtype)
-    d_gate = gradient * upper * activations.silu_grad(x)
-    d_up = gradient * activations.silu(x)
+    activated, slope = activations.silu_with_grad(x)
+    d_gate = gradient * upper * slope
+    d_up = gradient * activated
     return round_once(d_gate, self.dtype), round_once(d_up, self.dtype)
 
 
