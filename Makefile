@@ -168,10 +168,12 @@ gpu-test: gpu-check ## The tests that need a GPU, with the interpreter in PYTHON
 
 # The sizes that the GEMM family is measured at: few rows (with cold L2), then many.
 BENCH_FEW = m=1,k=4096,n=12288 m=16,k=4096,n=12288 m=64,k=4096,n=12288
+# C of few tiles and a long K, which is split.
+BENCH_DEEP = m=1,k=12288,n=4096 m=64,k=12288,n=4096
 BENCH_GATED = m=256,k=4096,n=12288 m=1024,k=4096,n=12288 m=2048,k=4096,n=12288 \
 	m=7239,k=4096,n=12288 m=4096,k=4096,n=4096
 BENCH_MATMUL = $(BENCH_GATED) m=1536,k=4096,n=12288 m=7239,k=12288,n=4096 m=8192,k=8192,n=8192 \
-	m=333,k=4096,n=12289 m=113,k=1023,n=203
+	m=256,k=12288,n=4096 m=333,k=4096,n=12289 m=113,k=1023,n=203
 BENCH_EPILOGUE = m=1024,k=4096,n=12288 m=4096,k=4096,n=12288
 BENCH_INVARIANT = $(BENCH_FEW) m=256,k=4096,n=12288 m=7239,k=4096,n=12288
 BENCH_QUANTIZED = m=1024,k=4096,n=12288 m=8192,k=8192,n=8192
@@ -179,10 +181,11 @@ BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --peer
 	--results=$(RESULTS) $(ARGS)
 # Where the measured times are kept; docs/results names the files by GPU and family.
 RESULTS ?= docs/results/h200-gemm.json
+LADDER ?= docs/gemm-ladder.md
 
 gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with XLA beside them; kept in RESULTS.
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=compare $(ARGS)
-	$(BENCH) --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%)
+	$(BENCH) --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%) $(BENCH_DEEP:%=--shape=%)
 	$(BENCH) --kernel=matmul $(BENCH_MATMUL:%=--shape=%)
 	$(BENCH) --kernel=matmul --bias $(BENCH_EPILOGUE:%=--shape=%)
 	$(BENCH) --kernel=matmul --activation=silu $(BENCH_EPILOGUE:%=--shape=%)
@@ -190,7 +193,7 @@ gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with XLA besi
 	$(BENCH) --cold_l2 --kernel=gated_matmul $(BENCH_FEW:%=--shape=%)
 	$(BENCH) --kernel=gated_matmul $(BENCH_GATED:%=--shape=%)
 	$(BENCH) --kernel=quantized_matmul --dtype=float8_e4m3fn,int8 $(BENCH_QUANTIZED:%=--shape=%)
-	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder $(ARGS)
+	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder --format=markdown --output=$(LADDER) $(ARGS)
 
 # The row-wise family: rows of a decode step, of a prompt and of many, at the widths of models; cold
 # from 50 MB on, as such operands do not come from L2 in use.
@@ -220,6 +223,25 @@ gpu-bench-rows: gpu-check ## The row-wise ops and the fusion study on a GPU, wit
 	$(call rows_bench,rms_norm --quantize_dtype=float8_e4m3fn,4096)
 	$(ROWS_BENCH) --cold_l2 --kernel=swiglu,rms_norm --shape=rows=65536,columns=4096
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=fusion --cold_l2 --results=$(ROWS_RESULTS) $(ARGS)
+
+# Attention as FlashAttention's tables have it, with a grouped one, a ragged one and a single head;
+# decoding from one and from many caches, with cold L2.
+BENCH_ATTENTION = batch=8,seq_q=2048,seq_kv=2048,heads=16 batch=4,seq_q=4096,seq_kv=4096,heads=16 \
+	batch=2,seq_q=8192,seq_kv=8192,heads=16 batch=1,seq_q=16384,seq_kv=16384,heads=16 \
+	batch=2,seq_q=8192,seq_kv=8192,heads=32,head_dim=64 \
+	batch=2,seq_q=8192,seq_kv=8192,heads=32,kv_heads=8 \
+	batch=1,seq_q=7239,seq_kv=7239,heads=32,kv_heads=8 batch=1,seq_q=8192,seq_kv=8192,heads=1
+BENCH_DECODE = batch=1,seq_kv=8192 batch=64,seq_kv=8192 batch=1,seq_kv=131072
+ATTENTION_RESULTS ?= docs/results/h200-attention.json
+# A peer that is not installed has a row with its reason.
+ATTENTION_BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run \
+	--peers=xla,cudnn,fa3,tokamax --results=$(ATTENTION_RESULTS) $(ARGS)
+
+gpu-bench-attention: gpu-check ## Attention, its gradients and decoding on a GPU, with peers beside them; kept in ATTENTION_RESULTS.
+	$(ATTENTION_BENCH) --kernel=flash_attention --causal $(BENCH_ATTENTION:%=--shape=%)
+	$(ATTENTION_BENCH) --kernel=flash_attention --shape=batch=2,seq_q=8192,seq_kv=8192,heads=16
+	$(ATTENTION_BENCH) --kernel=flash_attention --causal --backward $(BENCH_ATTENTION:%=--shape=%)
+	$(ATTENTION_BENCH) --cold_l2 --kernel=decode_attention $(BENCH_DECODE:%=--shape=%,heads=32,kv_heads=8)
 
 clean: ## Remove the environments, caches and build products.
 	rm -rf .venv .venv-newer .venv-newest .venv-ascend build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

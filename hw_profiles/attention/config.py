@@ -68,7 +68,8 @@ class DecodeConfig:
     block_kv: Keys and values of a step; with pages it divides or is a multiple
       of the page size.
     num_splits: Parts that each sequence is cut into, whole blocks each. None:
-      as many as the model finds fastest: `decode_num_splits`.
+      as many as the model finds fastest: `decode_num_splits`. The Hopper kernel
+      takes 1, 2, 4, 8 or 16, the blocks of a cluster.
     num_stages: K and V blocks held at once.
     num_warps: Warps of a thread block of the portable kernel's Triton lowering.
       None: 4. Only "multistage" reads it.

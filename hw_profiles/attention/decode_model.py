@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
+from hw_profiles.attention import cluster_decode
 from hw_profiles.attention.config import DecodeConfig
 from hw_profiles.attention.decode_problem import DecodeProblem
 from hw_profiles.attention.decode_schedules import (
@@ -17,9 +18,8 @@ from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.registry import resolve
 from hw_profiles.tile_config import TileField, TileFields
 
-_GPU_COLUMNS = (64, 128, 256)
 _NPU_COLUMNS = (128, 256, 512)
-_GPU_STAGES = (2, 3, 4, 6, 8)
+_HOPPER_STAGES = (1, 2, 3, 4)
 _NPU_STAGES = (1, 2)
 # The portable kernel's keys of a step and warps, best first. Measured on an H200 with 8 key heads
 # of 128 (docs/results/h200-attention.json): 128 keys take 467 us at 64 x 8192 and 124 at
@@ -51,12 +51,12 @@ class DecodeModel:
     if schedule == MULTISTAGE.NAME and isinstance(device, GpuProfile):
       yield from _portable_candidates(problem, device)
       return
-    on_npu = isinstance(device, NpuProfile)
-    columns = set(_NPU_COLUMNS if on_npu else _GPU_COLUMNS)
-    if problem.page_size is not None:
-      columns.add(problem.page_size)
-    stages = _NPU_STAGES if on_npu else _GPU_STAGES
-    for block_kv, num_stages in itertools.product(sorted(columns), stages):
+    if schedule == WARP_SPECIALIZED.NAME:
+      for block_kv, num_stages in itertools.product(cluster_decode.BLOCK_KVS, _HOPPER_STAGES):
+        yield DecodeConfig(block_kv, num_stages=num_stages)
+      return
+    columns = {*_NPU_COLUMNS, *(() if problem.page_size is None else (problem.page_size,))}
+    for block_kv, num_stages in itertools.product(sorted(columns), _NPU_STAGES):
       yield DecodeConfig(block_kv, num_stages=num_stages)
 
   def tile_fields(self, problem: DecodeProblem, config: DecodeConfig) -> TileFields:
@@ -69,6 +69,12 @@ class DecodeModel:
         config.num_stages, larger_needs_more=True, fallback=min(config.num_stages, 2)
       ),
       "num_warps": TileField(4 if config.num_warps is None else config.num_warps),
+      # only a cluster has a say in it; left open, it may be its largest
+      "num_splits": TileField(
+        cluster_decode.most_parts(problem.output_dim)
+        if config.num_splits is None
+        else config.num_splits
+      ),
     }
 
 

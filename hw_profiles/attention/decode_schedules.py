@@ -11,8 +11,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from hw_profiles.attention import cube_vector, multistage, warp_specialized
-from hw_profiles.attention.calibration import DECODE_CYCLES_PER_KEY, DECODE_CYCLES_PER_PART
+from hw_profiles.attention import cluster_decode, cube_vector, multistage, warp_specialized
+from hw_profiles.attention.calibration import (
+  DECODE_CYCLES_PER_KEY,
+  DECODE_CYCLES_PER_PART,
+  EXCHANGE_CYCLES,
+)
 from hw_profiles.attention.config import DecodeConfig
 from hw_profiles.attention.decode_passes import (
   decode_pass,
@@ -21,7 +25,7 @@ from hw_profiles.attention.decode_passes import (
 )
 from hw_profiles.attention.decode_problem import DecodeProblem
 from hw_profiles.attention.passes import AttentionPass
-from hw_profiles.attention.sm import SM_ASSUMPTIONS, sm_execution
+from hw_profiles.attention.sm import SM_ASSUMPTIONS, PassKernel, sm_execution
 from hw_profiles.attention.traffic import AttentionTraffic
 from hw_profiles.capacity.buffers import Buffer, Shortfall
 from hw_profiles.cost.arithmetic import missing_cube_rate, missing_rate
@@ -63,10 +67,6 @@ class DecodeSchedule:
     """Devices and dtypes that the base schedule does not do."""
     if isinstance(device, NpuProfile):
       return missing_cube_rate(problem.dtype, device)
-    if self._base is warp_specialized:
-      return warp_specialized.unsupported_operands(
-        device, problem.dtype, head_dim=problem.head_dim, value_dim=problem.output_dim
-      )
     return missing_rate(problem.dtype, device)
 
   def shortfalls(
@@ -79,15 +79,36 @@ class DecodeSchedule:
       found += self._base.shape_shortfalls(one)
     return (*found, *self._base.capacity_shortfalls(device, one))
 
+  def _buffers(self, device: Device, one: AttentionPass, splits: int) -> tuple[Buffer, ...]:
+    del splits
+    found: tuple[Buffer, ...] = self._base.pass_buffers(device, (one,))
+    return found
+
+  def _partial_bytes(self, problem: DecodeProblem, config: DecodeConfig, splits: int) -> int:
+    """What the parts write to device memory and the merge reads back."""
+    return merge_bytes(problem, config, num_splits=splits)
+
+  def _split_candidates(
+    self, problem: DecodeProblem, config: DecodeConfig, cores: int
+  ) -> tuple[int, ...]:
+    return split_candidates(problem, block_kv=config.block_kv, cores=cores)
+
   def demand(self, problem: DecodeProblem, config: DecodeConfig, device: Device) -> Demand:
     """What one program keeps, and how its parts run."""
     splits = self.num_splits(problem, config, device)
     one = self._pass(problem, config, device, splits)
-    buffers: tuple[Buffer, ...] = self._base.pass_buffers(device, (one,))
+    buffers = self._buffers(device, one, splits)
     chosen = "asked for" if config.num_splits is not None else "the model's choice"
     return Demand(
       buffers=buffers,
-      traffic=_traffic(problem, config, one, splits, buffers, self._on_chip),
+      traffic=_traffic(
+        problem,
+        one,
+        splits,
+        buffers,
+        self._on_chip,
+        partials=self._partial_bytes(problem, config, splits),
+      ),
       tiles=one.visits.blocks,
       cores=device.sm_count if isinstance(device, GpuProfile) else device.aic_count,
       execution=lambda: self._execution(problem, config, device, splits),
@@ -95,10 +116,7 @@ class DecodeSchedule:
         f"{splits} part(s) a sequence, {chosen}",
         f"{problem.rows} query row(s) of a key head are computed as {one.rows}",
       ),
-      assumptions=(
-        *self._assumptions,
-        "parts are merged in order by a second kernel, which finds them in L2",
-      ),
+      assumptions=self._assumptions,
     )
 
   def num_splits(self, problem: DecodeProblem, config: DecodeConfig, device: Device) -> int:
@@ -113,7 +131,7 @@ class DecodeSchedule:
   def _fastest(self, problem: DecodeProblem, config: DecodeConfig, device: Device) -> int:
     cores = device.sm_count if isinstance(device, GpuProfile) else device.aic_count
     return min(
-      split_candidates(problem, block_kv=config.block_kv, cores=cores),
+      self._split_candidates(problem, config, cores),
       key=lambda splits: (self._total_us(problem, config, device, splits), splits),
     )
 
@@ -124,21 +142,27 @@ class DecodeSchedule:
     assert isinstance(work, DeviceTime)
     return work.total_us
 
+  def _kernel(self, device: GpuProfile, one: AttentionPass, splits: int) -> PassKernel:
+    del splits
+    found: PassKernel = self._base.pass_kernel(device, one)
+    return found
+
   def _execution(
     self, problem: DecodeProblem, config: DecodeConfig, device: Device, splits: int
   ) -> Execution:
     one = self._pass(problem, config, device, splits)
-    moved = merge_bytes(problem, config, num_splits=splits)
+    moved = self._partial_bytes(problem, config, splits)
     merges = (moved,) if moved else ()
     if isinstance(device, NpuProfile):
       return cube_vector.npu_execution((one,), device, streamed_passes=merges)
     chain_us = config.block_kv * self._step_cycles_per_key / device.clock_hz * 1e6
-    merge_us = splits * self._merge_cycles_per_part / device.clock_hz * 1e6 if moved else 0.0
+    merged = splits if one.visits.blocks > problem.batch * problem.key_heads else 0
+    merge_us = merged * self._merge_cycles_per_part / device.clock_hz * 1e6
     return sm_execution(
       (one,),
       device,
       kernel=lambda each: dataclasses.replace(
-        self._base.pass_kernel(device, each), chain_us=chain_us
+        self._kernel(device, each, splits), chain_us=chain_us
       ),
       streamed_passes=merges,
       serial_us=merge_us,
@@ -155,13 +179,13 @@ def _page_shortfalls(problem: DecodeProblem, config: DecodeConfig) -> tuple[Shor
 
 def _traffic(
   problem: DecodeProblem,
-  config: DecodeConfig,
   one: AttentionPass,
   splits: int,
   buffers: tuple[Buffer, ...],
   on_chip: tuple[str, ...],
+  *,
+  partials: int,
 ) -> AttentionTraffic:
-  partials = merge_bytes(problem, config, num_splits=splits)
   total = one.streamed_bytes + one.once_bytes + partials
   scores = problem.seq_q * problem.seq_kv * SCORE_BYTES
   sequences = problem.batch * problem.key_heads
@@ -182,17 +206,68 @@ def _traffic(
   )
 
 
-WARP_SPECIALIZED = DecodeSchedule(
+class ClusterSchedule(DecodeSchedule):
+  """`ScheduleModel` of the Hopper kernel, whose parts merge inside a cluster."""
+
+  def _pass(
+    self, problem: DecodeProblem, config: DecodeConfig, device: Device, num_splits: int
+  ) -> AttentionPass:
+    one = super()._pass(problem, config, device, num_splits)
+    return dataclasses.replace(one, result_dtype=problem.result_dtype)
+
+  def unsupported(self, problem: DecodeProblem, device: Device) -> tuple[Shortfall, ...]:
+    """Devices, dtypes, sizes and pages that the kernel does not do."""
+    assert isinstance(device, GpuProfile)
+    found = warp_specialized.unsupported_operands(
+      device, problem.dtype, head_dim=problem.head_dim, value_dim=problem.output_dim
+    )
+    return found or cluster_decode.unsupported_problem(problem)
+
+  def shortfalls(
+    self, problem: DecodeProblem, config: DecodeConfig, device: Device
+  ) -> tuple[Shortfall, ...]:
+    """Rules of the kernel, then memories; parts that are left open may be the most."""
+    assert isinstance(device, GpuProfile)
+    parts = config.num_splits or cluster_decode.most_parts(problem.output_dim)
+    one = self._pass(problem, config, device, 1)
+    return cluster_decode.shortfalls(config, device, one, parts)
+
+  def _buffers(self, device: Device, one: AttentionPass, splits: int) -> tuple[Buffer, ...]:
+    assert isinstance(device, GpuProfile)
+    return cluster_decode.pass_buffers(device, one, splits)
+
+  def _partial_bytes(self, problem: DecodeProblem, config: DecodeConfig, splits: int) -> int:
+    return 0
+
+  def _split_candidates(
+    self, problem: DecodeProblem, config: DecodeConfig, cores: int
+  ) -> tuple[int, ...]:
+    del config, cores
+    return cluster_decode.parts_of(problem)
+
+  def _kernel(self, device: GpuProfile, one: AttentionPass, splits: int) -> PassKernel:
+    del device
+    return cluster_decode.pass_kernel(one, splits)
+
+
+_SECOND_KERNEL = "parts are merged in order by a second kernel, which finds them in L2"
+
+WARP_SPECIALIZED = ClusterSchedule(
   warp_specialized,
-  row_unit=lambda _: warp_specialized.WGMMA_ROWS,
+  row_unit=lambda _: cluster_decode.ROWS,
   on_chip=("shared", "registers"),
-  assumptions=SM_ASSUMPTIONS,
+  assumptions=(
+    *SM_ASSUMPTIONS,
+    f"what a block sends each other one of its cluster takes {EXCHANGE_CYCLES.value} cycles"
+    f" ({EXCHANGE_CYCLES.confidence})",
+  ),
+  merge_cycles_per_part=EXCHANGE_CYCLES.value,
 )
 MULTISTAGE = DecodeSchedule(
   multistage,
   row_unit=lambda _: multistage.MIN_BLOCK,
   on_chip=("shared", "registers"),
-  assumptions=SM_ASSUMPTIONS,
+  assumptions=(*SM_ASSUMPTIONS, _SECOND_KERNEL),
   step_cycles_per_key=DECODE_CYCLES_PER_KEY.value,
   merge_cycles_per_part=DECODE_CYCLES_PER_PART.value,
 )
@@ -200,5 +275,5 @@ CUBE_VECTOR = DecodeSchedule(
   cube_vector,
   row_unit=lambda npu: npu.fractal_rows,
   on_chip=("L1", "L0A", "L0B", "L0C", "UB"),
-  assumptions=cube_vector.ASSUMPTIONS,
+  assumptions=(*cube_vector.ASSUMPTIONS, _SECOND_KERNEL),
 )

@@ -14,7 +14,7 @@ class Buffer:
   Attributes:
     name: What it holds, for example "A".
     space: Where: "shared" or "registers" of a block; "L1", "L0A", "L0B",
-      "L0C", "BT" of a cube core, "UB" of a vector core, "GM".
+      "L0C", "BT" of a cube core, "UB" of a vector core; "DRAM" or "GM" of all.
     needed_bytes: All copies together.
     available_bytes: Size of the space, which its buffers share.
     count: Copies (stages, ping-pong).

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hw_profiles import dtypes
-from hw_profiles.arguments import round_up
+from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.matmul import warp_specialized
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
@@ -39,6 +39,10 @@ _Sizes = tuple[int, ...]
 # The time model has no issue slots and no L2 request rates, which make smaller
 # tiles slow on problems that have room for this.
 _SMALLEST_USEFUL_SIDE = 64
+# Parts of K to compare where all of them run at once, and the K steps that a part
+# should have, so that filling the stages is not most of its time.
+_SPLITS = (2, 3, 4, 6, 8, 12, 16)
+_FEWEST_PART_STEPS = 8
 # Outputs of the largest default tile on Hopper: 128 accumulator registers a
 # thread of two warpgroups. 192 fit in the register file and are left to tuning.
 _WGMMA_OUTPUTS = 128 * 256
@@ -82,17 +86,37 @@ def candidates(
       if not _streams_well(problem, config, device.sm_count):
         continue
       config = _completed(problem, config)
+      yield from _splits(problem, config, device.sm_count)
     yield config
+
+
+def _splits(problem: MatmulProblem, config: MatmulConfig, cores: int) -> Iterator[MatmulConfig]:
+  """The tile with K in parts, where C alone has too few tiles for the device."""
+  if problem.products > 1:
+    return
+  tiles = problem.batch * ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
+  steps = ceil_div(problem.k, config.block_k)
+  # staging rows of 16-bit results are too wide for sums
+  config = dataclasses.replace(config, epilogue_block_n=None)
+  found = [x for x in _SPLITS if x * tiles <= cores and steps >= x * _FEWEST_PART_STEPS]
+  if problem.m <= _STREAMED_ROWS:
+    # bytes in flight count, and each core adds its own
+    found = found[-1:]
+  for split in found:
+    yield dataclasses.replace(config, split_k=split)
 
 
 def _streams_well(problem: MatmulProblem, config: MatmulConfig, cores: int) -> bool:
   """Whether a tile of few rows copies B in long runs, deep and often enough.
 
-  Where B is too narrow for half of the cores to have such a tile, or too short
-  to fill the stages, every tile will do.
+  Where B is too narrow for half of the cores to have such a tile, or a part of
+  one, or too short to fill the stages, every tile will do.
   """
   size = dtypes.size_bytes(problem.dtype)
-  narrow = 2 * problem.batch * problem.n * size < cores * _STREAMED_RUN_BYTES
+  parts = 1
+  if problem.products == 1:
+    parts = max(1, problem.k * size // (_STREAMED_RUN_BYTES * _FEWEST_PART_STEPS))
+  narrow = 2 * problem.batch * problem.n * size * parts < cores * _STREAMED_RUN_BYTES
   if problem.m > _STREAMED_ROWS or narrow or problem.k <= _STREAMED_STAGES * config.block_k:
     return True
   # two products have twice the bytes in flight at half the depth

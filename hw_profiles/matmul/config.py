@@ -49,6 +49,11 @@ class MatmulConfig:
       is being multiplied. It keeps the finished tile in registers, rounded to
       its 16-bit dtype, beside the next accumulator. None: where that fits. Not
       read elsewhere.
+    split_k: Runs of whole K steps that K is cut into, ⌈steps / split_k⌉ each but
+      the last. Each run is a product of its own with float32 sums (int32 of
+      int8) in a workspace; a second kernel adds them in the order of K and
+      finishes the result. Fills an SM device where C has few tiles and K is
+      long. The kernels on SMs read it; an Ascend core does not split K.
   """
 
   block_m: int
@@ -63,6 +68,7 @@ class MatmulConfig:
   cluster_m: int = dataclasses.field(default=1, kw_only=True)
   cluster_n: int = dataclasses.field(default=1, kw_only=True)
   overlap_epilogue: bool | None = dataclasses.field(default=None, kw_only=True)
+  split_k: int = dataclasses.field(default=1, kw_only=True)
 
   def __post_init__(self) -> None:
     for name in (
@@ -73,6 +79,7 @@ class MatmulConfig:
       "group_m",
       "cluster_m",
       "cluster_n",
+      "split_k",
     ):
       tile_config.check_positive_int("MatmulConfig", name, getattr(self, name))
     for name in ("num_warps", "num_consumer_warpgroups", "epilogue_block_n"):

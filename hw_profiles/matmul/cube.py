@@ -245,10 +245,13 @@ def demand_of(
   binding: tuple[str, ...],
 ) -> Demand:
   """`demand` of a tile that is held so; of the spaces `binding` the fullest binds."""
-  traffic = tile_traffic(problem, config)
   notes: tuple[str, ...] = ()
   if config.accumulator != "registers":
-    notes = (f"accumulator={config.accumulator!r} is not read here: L0C holds it",)
+    notes += (f"accumulator={config.accumulator!r} is not read here: L0C holds it",)
+  if config.split_k > 1:
+    notes += (f"split_k={config.split_k} is not read here: a core walks all of K",)
+    config = dataclasses.replace(config, split_k=1)
+  traffic = tile_traffic(problem, config)
   return Demand(
     buffers=held,
     traffic=traffic,

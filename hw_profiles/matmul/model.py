@@ -6,6 +6,7 @@ from hw_profiles.matmul import compiled, cube, multistage, warp_specialized
 from hw_profiles.matmul.candidates import candidates
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
+from hw_profiles.matmul.split_k import parts_of
 from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.tile_config import TileField, TileFields
 
@@ -31,6 +32,7 @@ class MatmulModel:
     The steps of the blocks are the least worth trying: 8 columns are one
     wgmma's granule, 16 a fractal's and the least side of Triton's dot.
     """
+    part, _ = parts_of(problem, config)
     return {
       "block_m": TileField(
         config.block_m, 16, larger_needs_more=True, is_block=True, is_output=True
@@ -46,8 +48,9 @@ class MatmulModel:
       "num_warps": TileField(multistage.warps(config, products=problem.products)),
       "num_consumer_warpgroups": TileField(warp_specialized.consumer_warpgroups(config)),
       "epilogue_block_n": TileField(
-        warp_specialized.staging_columns(config, out_dtype=problem.result_dtype)
+        warp_specialized.staging_columns(config, out_dtype=part.result_dtype)
       ),
+      "split_k": TileField(config.split_k, larger_needs_more=True, fallback=1),
     }
 
 

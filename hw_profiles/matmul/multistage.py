@@ -12,6 +12,7 @@ from hw_profiles.cost.arithmetic import missing_rate
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
 from hw_profiles.matmul.sm import SmKernel, shared_memory_statement, sm_demand
+from hw_profiles.matmul.split_k import parts_of, split_shortfalls
 from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
@@ -119,7 +120,12 @@ def shortfalls(
   problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile
 ) -> tuple[Shortfall, ...]:
   """What Triton's dot refuses, then shared memory, threads and registers."""
-  return (*_shape_shortfalls(config), *_capacity_shortfalls(problem, config, gpu))
+  part, unsplit = parts_of(problem, config)
+  return (
+    *split_shortfalls(problem, config),
+    *_shape_shortfalls(config),
+    *_capacity_shortfalls(part, unsplit, gpu),
+  )
 
 
 def _shape_shortfalls(config: MatmulConfig) -> list[Shortfall]:

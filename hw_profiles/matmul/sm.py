@@ -13,6 +13,13 @@ from hw_profiles.cost.wave import wave
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
+from hw_profiles.matmul.split_k import (
+  MERGE_ASSUMPTION,
+  merge_dram_bytes,
+  parts_of,
+  split_time,
+  workspace_bytes,
+)
 from hw_profiles.matmul.tile_counts import (
   L2_ASSUMPTION,
   tile_count,
@@ -20,7 +27,6 @@ from hw_profiles.matmul.tile_counts import (
   tile_notes,
   tile_traffic,
 )
-from hw_profiles.matmul.traffic import MatmulTraffic
 from hw_profiles.planner.op_model import Demand, Execution
 from hw_profiles.profile import GpuProfile
 
@@ -93,13 +99,46 @@ def sm_demand(
     assumption: What its residency rests on.
   """
   traffic = tile_traffic(problem, config)
+  part, unsplit = parts_of(problem, config)
+  split = config.split_k > 1
+  if split:
+    needed = workspace_bytes(problem, config)
+    workspace = Buffer("partial sums", "DRAM", needed, gpu.dram_bytes, config.split_k)
+    buffers = (*buffers, workspace)
   return Demand(
     buffers=buffers,
     traffic=traffic,
-    tiles=tile_count(problem, traffic),
+    tiles=tile_count(part, traffic),
     cores=gpu.sm_count,
-    execution=lambda: _execution(problem, config, gpu, traffic, kernel()),
-    assumptions=(L2_ASSUMPTION, assumption),
+    execution=lambda: (
+      _split_execution(problem, config, gpu, _execution(part, unsplit, gpu, kernel()))
+      if split
+      else _execution(problem, config, gpu, kernel())
+    ),
+    assumptions=(L2_ASSUMPTION, assumption, *((MERGE_ASSUMPTION,) if split else ())),
+  )
+
+
+def _split_execution(
+  problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile, parts: Execution
+) -> Execution:
+  """How the parts of K run, and their merge."""
+  assert isinstance(parts.work, SmWork)
+  merged = workspace_bytes(problem, config)
+  result = problem.batch * problem.m * problem.n * dtypes.size_bytes(problem.result_dtype)
+  traffic = parts.traffic_bytes
+  return dataclasses.replace(
+    parts,
+    work=split_time(problem, config, gpu, parts.work),
+    traffic_bytes=FrozenMap(
+      dram=traffic["dram"] + merge_dram_bytes(problem, config, gpu),
+      l2=traffic["l2"] + merged + result,
+      shared=traffic["shared"],
+    ),
+    notes=(
+      *parts.notes,
+      f"K in {config.split_k} parts of {parts.work.steps} steps, {merged} B of partial sums",
+    ),
   )
 
 
@@ -107,9 +146,9 @@ def _execution(
   problem: MatmulProblem,
   config: MatmulConfig,
   gpu: GpuProfile,
-  traffic: MatmulTraffic,
   kernel: SmKernel,
 ) -> Execution:
+  traffic = tile_traffic(problem, config)
   priced = multiply_rate(problem.dtype, gpu)
   assert priced is not None
   resident = residency(

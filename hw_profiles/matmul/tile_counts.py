@@ -52,6 +52,7 @@ def tile_traffic(problem: MatmulProblem, config: MatmulConfig) -> MatmulTraffic:
     out_dtype=problem.result_dtype,
     num_stages=config.num_stages,
     products=problem.products,
+    split_k=config.split_k,
   )
 
 

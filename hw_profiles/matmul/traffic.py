@@ -19,11 +19,12 @@ class MatmulTraffic:
     a_read_bytes: A, over all tiles.
     b_read_bytes: B, over all tiles.
     c_write_bytes: C, once.
-    total_bytes: The three together.
+    partial_bytes: Sums of the parts of a split K, written and read back; else 0.
+    total_bytes: The four together.
     intensity: FLOP per byte of `total_bytes`; 0 where nothing moves.
     grid: Tile rows and tile columns of C.
-    k_steps: Steps of block_k along K.
-    tile_pair_loads: Pairs of operand tiles fetched: grid x k_steps.
+    k_steps: Steps of block_k that a tile takes along K, or along its part of K.
+    tile_pair_loads: Pairs of operand tiles fetched: grid x split_k x k_steps.
   """
 
   a_tile_bytes: int
@@ -33,6 +34,7 @@ class MatmulTraffic:
   a_read_bytes: int
   b_read_bytes: int
   c_write_bytes: int
+  partial_bytes: int
   total_bytes: int
   intensity: float
   grid: tuple[int, int]
@@ -53,12 +55,14 @@ def matmul_traffic(
   out_dtype: str | None = None,
   num_stages: int = 1,
   products: int = 1,
+  split_k: int = 1,
 ) -> MatmulTraffic:
   """Each tile of C reads its rows of A and its columns of B; C is written once.
 
       a_read = m·k·⌈n/block_n⌉·size     b_read = k·n·⌈m/block_m⌉·size
       working set = num_stages·(block_m·block_k + block_k·block_n)·size
                     + block_m·block_n·acc_size
+      partial sums = 2·split_k·m·n·acc_size where K is split, else none
 
   A tail tile reads only the rows and columns that exist, so ragged sizes are
   counted exactly; buffers have their full size. Counted at the interface of
@@ -80,6 +84,8 @@ def matmul_traffic(
     num_stages: Pairs of operand tiles held at once.
     products: Matrices B that A is multiplied with in one walk along K, each
       with its own accumulator; C is one matrix still.
+    split_k: Runs of K steps with accumulators of their own, which are written,
+      read back and added; 1: K is not split.
 
   Raises:
     ValueError: a size is out of range or a dtype is unknown.
@@ -92,19 +98,22 @@ def matmul_traffic(
     ("block_k", block_k),
     ("num_stages", num_stages),
     ("products", products),
+    ("split_k", split_k),
   ):
     at_least(name, size, 1)
   in_size = dtypes.size_bytes(in_dtype, name="in_dtype")
   out_size = in_size if out_dtype is None else dtypes.size_bytes(out_dtype, name="out_dtype")
   a_tile = block_m * block_k * in_size
   b_tile = products * block_k * block_n * in_size
-  accumulator = products * block_m * block_n * dtypes.size_bytes(acc_dtype, name="acc_dtype")
+  acc_size = dtypes.size_bytes(acc_dtype, name="acc_dtype")
+  accumulator = products * block_m * block_n * acc_size
   grid = (ceil_div(m, block_m), ceil_div(n, block_n))
-  k_steps = ceil_div(k, block_k)
+  k_steps = ceil_div(k, block_k * split_k)
   a_read = m * k * grid[1] * in_size
   b_read = products * k * n * grid[0] * in_size
   c_write = m * n * out_size
-  total = a_read + b_read + c_write
+  partials = 2 * split_k * products * m * n * acc_size if split_k > 1 else 0
+  total = a_read + b_read + c_write + partials
   return MatmulTraffic(
     a_tile_bytes=a_tile,
     b_tile_bytes=b_tile,
@@ -113,9 +122,10 @@ def matmul_traffic(
     a_read_bytes=a_read,
     b_read_bytes=b_read,
     c_write_bytes=c_write,
+    partial_bytes=partials,
     total_bytes=total,
     intensity=2 * products * m * n * k / total if total else 0.0,
     grid=grid,
     k_steps=k_steps,
-    tile_pair_loads=math.prod(grid) * k_steps,
+    tile_pair_loads=math.prod(grid) * split_k * k_steps,
   )

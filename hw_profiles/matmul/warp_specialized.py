@@ -24,6 +24,7 @@ from hw_profiles.cost.arithmetic import missing_rate
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
 from hw_profiles.matmul.sm import SmKernel, shared_memory_statement, sm_demand
+from hw_profiles.matmul.split_k import parts_of, split_shortfalls, sum_dtype
 from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
@@ -49,6 +50,9 @@ WGMMA_K_BYTES = 32
 SWIZZLE_BYTES = (128, 64, 32)
 # The portable limit of thread blocks in a cluster (CUDA programming guide).
 MAX_CLUSTER_BLOCKS = 8
+# Sums of which the tensor cores keep few bits: each K step has an accumulator of its
+# own, which is added to the tile's in float32.
+PROMOTED_DTYPES = ("float8_e4m3fn",)
 SUPPORTED_DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "int8")
 
 
@@ -149,10 +153,10 @@ def warp_specialized_shared_bytes(
   Args:
     config: The tile.
     in_dtype: Dtype of A and B.
-    out_dtype: Dtype of C; None: `in_dtype`.
+    out_dtype: Dtype of C; None: `in_dtype`. Where K is split the sums are stored.
     products: Matrices B whose tiles lie in a stage side by side.
-    bias: Whether a bias is added.
-    scaled: Whether rows and columns are scaled.
+    bias: Whether a bias is added; where K is split, by another kernel.
+    scaled: Whether rows and columns are scaled; the same.
 
   Raises:
     ValueError: `config` is no MatmulConfig, or a dtype is unknown.
@@ -160,6 +164,8 @@ def warp_specialized_shared_bytes(
   if not isinstance(config, MatmulConfig):
     raise ValueError(f"config={config!r}: expected a MatmulConfig")
   size = dtypes.size_bytes(in_dtype)
+  if config.split_k > 1:
+    out_dtype, bias, scaled = sum_dtype(in_dtype), False, False
   operands = (config.block_m + products * config.block_n) * config.block_k * size
   stage = operands + BARRIER_BYTES_PER_STAGE
   staging = epilogue_bytes(config, out_dtype=in_dtype if out_dtype is None else out_dtype)
@@ -218,11 +224,16 @@ def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> t
     Buffer(
       "accumulator",
       "registers",
-      4 * problem.products * config.block_m * config.block_n,
+      4 * _accumulators(problem) * config.block_m * config.block_n,
       4 * max(free_registers, 0) * WARPGROUP_THREADS * consumers,
-      1,
+      _accumulators(problem),
     ),
   )
+
+
+def _accumulators(problem: MatmulProblem) -> int:
+  """Float32 blocks as large as the tile that the consumers hold."""
+  return problem.products * (2 if problem.dtype in PROMOTED_DTYPES else 1)
 
 
 def unsupported(problem: MatmulProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
@@ -256,9 +267,11 @@ def shortfalls(
   problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile
 ) -> tuple[Shortfall, ...]:
   """Rules of wgmma and of the kernel, then shared memory, threads and registers."""
+  part, unsplit = parts_of(problem, config)
   return (
-    *_shape_shortfalls(problem, config),
-    *_capacity_shortfalls(problem, config, gpu),
+    *split_shortfalls(problem, config),
+    *_shape_shortfalls(part, unsplit),
+    *_capacity_shortfalls(part, unsplit, gpu),
   )
 
 
@@ -400,9 +413,8 @@ def _capacity_shortfalls(
         f" {gpu.max_threads_per_block}",
       )
     )
-  accumulators = ceil_div(
-    problem.products * config.block_m * config.block_n, WARPGROUP_THREADS * consumers
-  )
+  blocks = _accumulators(problem)
+  accumulators = ceil_div(blocks * config.block_m * config.block_n, WARPGROUP_THREADS * consumers)
   budget = _register_budget(gpu.registers_per_sm, consumers)
   if accumulators + CONSUMER_OVERHEAD_REGISTERS > budget:
     found.append(
@@ -411,7 +423,8 @@ def _capacity_shortfalls(
         "registers",
         larger_first(block_n=config.block_n, block_m=config.block_m),
         f"registers of a consumer thread need {accumulators} for its share of the"
-        f" {config.block_m}x{config.block_n} accumulator and {CONSUMER_OVERHEAD_REGISTERS}"
+        f" {config.block_m}x{config.block_n} accumulator{'s' if blocks > 1 else ''} and"
+        f" {CONSUMER_OVERHEAD_REGISTERS}"
         f" besides, {gpu.name} has {budget} with {consumers} consumer warpgroup(s)",
       )
     )
@@ -443,12 +456,13 @@ def _shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
 
 def demand(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Demand:
   """Stages, staging, barriers and accumulator of the one block of an SM."""
+  part, unsplit = parts_of(problem, config)
   return sm_demand(
     problem,
     config,
     gpu,
-    buffers=_buffers(problem, config, gpu),
-    kernel=lambda: _kernel(problem, config, gpu),
+    buffers=_buffers(part, unsplit, gpu),
+    kernel=lambda: _kernel(part, unsplit, gpu),
     assumption="one persistent block an SM, whose copies run ahead through the epilogue",
   )
 

@@ -1,5 +1,6 @@
 """The implementations of decode_attention: when each can run, with which tile, and how."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -7,8 +8,9 @@ import jax.numpy as jnp
 
 import hw_profiles
 from hw_profiles import DecodeConfig, DecodeProblem
-from pallas_kernels import choice
-from pallas_kernels.attention import decode, xla
+from hw_profiles.attention import cluster_decode
+from pallas_kernels import choice, compat, dispatch, sharding
+from pallas_kernels.attention import decode, hopper_decode, xla
 from pallas_kernels.attention.implementations import planned_refusal
 from pallas_kernels.attention.operands import AttentionOperands, DecodeOperands
 from pallas_kernels.attention.request import DecodeRequest
@@ -16,6 +18,35 @@ from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.portable_support import compiled_refusal
+
+
+def _hopper_refusal(
+  one: Implementation, request: DecodeRequest, problem: DecodeProblem, device: TargetDevice
+) -> Refusal | None:
+  found = dispatch.needs_gpu(device)
+  if found is None and not device.is_hopper:
+    found = Refusal("device", f"needs Hopper (compute capability 9.0), and this is {device.kind!r}")
+  if found is None and request.dtype.itemsize != 2:
+    found = Refusal(
+      "dtype",
+      f"{request.dtype.name} operands: the kernel multiplies 16-bit dtypes, wgmma would round to"
+      " TF32",
+    )
+  if found is None and not compat.CARRIES_ARRAYS:
+    found = Refusal("option", "jax 0.10 finds no register layout for what the walk carries")
+  lacks = cluster_decode.unsupported_problem(problem)
+  if found is None and lacks:
+    found = Refusal("option", lacks[0].statement)
+  parts = cluster_decode.parts_of(problem)
+  if found is None and request.num_splits not in (None, *parts):
+    found = Refusal(
+      "option",
+      f"num_splits={request.num_splits}: a cluster has {', '.join(map(str, parts))} blocks",
+    )
+  config = request.config
+  if config is not None and request.num_splits is not None:
+    config = dataclasses.replace(config, num_splits=request.num_splits)
+  return found or planned_refusal(one, problem, config, device)
 
 
 def _portable_refusal(
@@ -54,6 +85,25 @@ def num_splits(
     return 1
   profile, _ = planning_profile(device)
   return hw_profiles.decode_num_splits(problem, config, profile, schedule=one.schedule or "auto")
+
+
+def _run_hopper(
+  one: Implementation,
+  request: DecodeRequest,
+  operands: DecodeOperands,
+  config: DecodeConfig,
+  device: TargetDevice,
+) -> tuple[jax.Array, jax.Array]:
+  parts = num_splits(one, request, request.problem(operands), config, device)
+  sizes = operands.sizes
+  # under vmap an operand that all share has a leading dimension of 1
+  whole = (
+    jnp.broadcast_to(x, (sizes.batch, *x.shape[1:]))
+    for x in (operands.query, operands.key, operands.value, operands.lengths)
+  )
+  out = hopper_decode.decode(request.rule, DecodeOperands(*whole), config=config, num_splits=parts)
+  # Mosaic GPU kernels drop the mesh axes that their operands vary over
+  return sharding.vary_together(*out, operands.query)[:2]
 
 
 def _run_portable(
@@ -119,8 +169,14 @@ _TRITON, _INTERPRET = (
 )
 _XLA = Implementation("xla", schedule=None, refusal=_xla_refusal, run=_run_xla)
 
-# The best first. A Hopper kernel goes before "triton", its interpreter last.
-TABLE: tuple[Implementation, ...] = (_TRITON, _XLA, _INTERPRET)
+# Not in the Mosaic GPU interpreter, which has no stores to another block's shared memory.
+_MOSAIC_GPU = Implementation(
+  "mosaic_gpu", schedule="warp_specialized", refusal=_hopper_refusal, run=_run_hopper, notes=_notes
+)
+
+# The best first. On an H200 the Hopper kernel takes 476 us at 64 x 8192 keys where the portable
+# one takes 465, and 24 us at 1 x 8192, where parts exchange their states, against 13.
+TABLE: tuple[Implementation, ...] = (_TRITON, _XLA, _MOSAIC_GPU, _INTERPRET)
 
 
 def choose(request: DecodeRequest, operands: DecodeOperands, device: TargetDevice) -> Choice:

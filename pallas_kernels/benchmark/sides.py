@@ -106,8 +106,11 @@ def budget_block(side: Sides, kept: Mapping[Compiled, str], more: Sequence[str] 
     for profile, answer in side.answers.items()
     if answer.mosaic is not None
   ]
-  if any(answer.ascend is not None for answer in side.answers.values()):
-    lines += [L0_IS_OURS, NOT_RUN_ON_ASCEND]
+  planned = [answer.ascend for answer in side.answers.values() if answer.ascend is not None]
+  if any(plan.core != "AIV" for plan in planned):
+    lines.append(L0_IS_OURS)
+  if planned:
+    lines.append(NOT_RUN_ON_ASCEND)
   for profile, answer in side.answers.items():
     lines += _copies(answer, side.plans[profile])
   lines += compiling.report_reasons(

@@ -51,8 +51,13 @@ class Epilogue(Protocol):
     """
     ...
 
-  def finish(self, *settled: jax.Array) -> jax.Array:
-    """The block of the result from the settled block of each product."""
+  def finish(self, *settled: jax.Array, native_exp2: bool = False) -> jax.Array:
+    """The block of the result.
+
+    Args:
+      *settled: The settled block of each product.
+      native_exp2: As for `activations.silu`.
+    """
     ...
 
 
@@ -99,13 +104,15 @@ class ActivationEpilogue:
       acc = acc + bias.astype(acc.dtype)
     return round_once(acc, self.settled_dtype)
 
-  def finish(self, *settled: jax.Array) -> jax.Array:
+  def finish(self, *settled: jax.Array, native_exp2: bool = False) -> jax.Array:
     """round_out(act(settled))."""
     (x,) = settled
     if self.activation is None:
       return x
     wide = x.astype(accumulator_dtype(x.dtype))
-    return round_once(activations.apply(self.activation, wide), self.out_dtype)
+    return round_once(
+      activations.apply(self.activation, wide, native_exp2=native_exp2), self.out_dtype
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,10 +144,11 @@ class GatedEpilogue:
     del per_row, per_column
     return round_once(acc, self.intermediate_dtype)
 
-  def finish(self, *settled: jax.Array) -> jax.Array:
+  def finish(self, *settled: jax.Array, native_exp2: bool = False) -> jax.Array:
     """round_out(act(gate)·up)."""
     gate, up = (x.astype(accumulator_dtype(x.dtype)) for x in settled)
-    return round_once(activations.apply(self.activation, gate) * up, self.out_dtype)
+    activated = activations.apply(self.activation, gate, native_exp2=native_exp2)
+    return round_once(activated * up, self.out_dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +176,9 @@ class ScaledEpilogue:
       scaled = scaled * scale
     return round_once(scaled, self.out_dtype)
 
-  def finish(self, *settled: jax.Array) -> jax.Array:
+  def finish(self, *settled: jax.Array, native_exp2: bool = False) -> jax.Array:
     """What was settled."""
+    del native_exp2
     (x,) = settled
     return x
 

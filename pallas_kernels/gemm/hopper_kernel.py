@@ -25,6 +25,9 @@ that, each a field of the config or of the operands:
     two Bs             both tiles arrive in a stage with the tile of A, which is
                        loaded once for the two products
     transposes         wgmma reads a 16-bit operand stored either way round
+    float8             each K step is summed on its own and added in float32
+    split_k            a tile is summed in parts, each a tile of its own with its
+                       own run of K steps and its own place in the result
 
 Any M, N and K: TMA fills with zeros past an edge on load (0·0 adds nothing to
 the sum) and clips on store. What it cannot describe is padded with zeros first
@@ -42,90 +45,22 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from hw_profiles import MatmulConfig, tile_order
+from hw_profiles import tile_order
 from hw_profiles.capacity.warpgroups import PRODUCER_REGISTERS, consumer_registers
 from hw_profiles.matmul.warp_specialized import (
   VECTOR_SLOTS,
   ConsumerTile,
   consumer_tile,
-  consumer_warpgroups,
 )
 from pallas_kernels import compat
 from pallas_kernels.dtypes import sum_dtype
 from pallas_kernels.gemm.epilogue import Epilogue
-from pallas_kernels.gemm.operands import Operands, Sizes, Transposes
+from pallas_kernels.gemm.hopper_geometry import Geometry
+from pallas_kernels.gemm.operands import Operands
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.store import BlockStore, finish_stores
 
 CLUSTER = "cluster"
-
-
-@dataclasses.dataclass(frozen=True)
-class Geometry:
-  """Static facts of one kernel instance, derived once from shapes and config.
-
-  Attributes:
-    config: The tile.
-    sizes: Of the product.
-    products: Matrices B.
-    a_rows: Rows of A to load for a tile.
-    transposes: How A and B are stored.
-    overlaps: Whether a settled tile waits while the next is multiplied.
-    max_ctas: Thread blocks to launch at most.
-  """
-
-  config: MatmulConfig
-  sizes: Sizes
-  products: int
-  a_rows: int
-  transposes: Transposes
-  overlaps: bool
-  max_ctas: int
-
-  @property
-  def cluster(self) -> int:
-    """Thread blocks of a cluster."""
-    return self.config.cluster_m * self.config.cluster_n
-
-  @property
-  def cluster_rows(self) -> int:
-    """Rows of the tile of a cluster."""
-    return self.config.block_m * self.config.cluster_m
-
-  @property
-  def cluster_columns(self) -> int:
-    """Columns of the tile of a cluster."""
-    return self.config.block_n * self.config.cluster_n
-
-  @property
-  def tiles_m(self) -> int:
-    """Rows of cluster tiles; a cluster tile is a thread block's where there is no cluster."""
-    return pl.cdiv(self.sizes.m, self.cluster_rows)
-
-  @property
-  def tiles_n(self) -> int:
-    """Columns of cluster tiles."""
-    return pl.cdiv(self.sizes.n, self.cluster_columns)
-
-  @property
-  def tiles(self) -> int:
-    """Cluster tiles of the whole batch."""
-    return self.sizes.batch * self.tiles_m * self.tiles_n
-
-  @property
-  def num_clusters(self) -> int:
-    """Clusters to launch."""
-    return min(max(self.max_ctas // self.cluster, 1), self.tiles)
-
-  @property
-  def k_steps(self) -> int:
-    """Steps along K."""
-    return pl.cdiv(self.sizes.k, self.config.block_k)
-
-  @property
-  def consumers(self) -> int:
-    """Consumer warpgroups of a thread block."""
-    return consumer_warpgroups(self.config)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +69,7 @@ class Refs:
 
   Attributes:
     inputs: The operands in global memory.
-    out: [batch, rows, columns] in global memory.
+    out: [batch·split_k, rows, columns] in global memory.
     a_stages: [stages, *the A tile as stored], as wgmma reads it.
     a_landing: The same memory as TMA fills it.
     b_stages: [stages, products, *the B tile as stored].
@@ -175,13 +110,13 @@ class _Rings:
 
 
 def _tile_origin(geometry: Geometry, i: Any) -> tuple[Any, Any, Any]:
-  """Batch index, first row and first column of this thread block's i-th tile."""
+  """Part index, first row and first column of this thread block's i-th tile."""
   config = geometry.config
   linear = lax.axis_index("cta") + i * geometry.num_clusters
-  per_batch = geometry.tiles_m * geometry.tiles_n
-  batch = linear // per_batch
+  per_part = geometry.tiles_m * geometry.tiles_n
+  part = linear // per_part
   tile_m, tile_n = tile_order.grouped_tile(
-    linear - batch * per_batch,
+    linear - part * per_part,
     tiles_m=geometry.tiles_m,
     tiles_n=geometry.tiles_n,
     group_m=config.group_m,
@@ -191,7 +126,16 @@ def _tile_origin(geometry: Geometry, i: Any) -> tuple[Any, Any, Any]:
     row = row + lax.axis_index(CLUSTER) * config.block_m
   elif config.cluster_n > 1:
     column = column + lax.axis_index(CLUSTER) * config.block_n
-  return batch, row, column
+  return part, row, column
+
+
+def _batch_and_depth(geometry: Geometry, part: Any) -> tuple[Any, Any]:
+  """Batch index of a part, and its first K step."""
+  split = geometry.config.split_k
+  if split == 1:
+    return part, 0
+  batch = part // split
+  return batch, (part - batch * split) * geometry.k_steps
 
 
 def body(*flat_refs: Any, refs_of: Callable[..., Refs], geometry: Geometry, **options: Any) -> None:
@@ -219,11 +163,12 @@ def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> Non
   share_b = CLUSTER if config.cluster_m > 1 else None
 
   def load_tile(i: Any, step: Any) -> Any:
-    batch, row, column = _tile_origin(geometry, i)
+    part, row, column = _tile_origin(geometry, i)
+    batch, first_step = _batch_and_depth(geometry, part)
     rows, columns = pl.ds(row, geometry.a_rows), pl.ds(column, config.block_n)
 
     def load_stage(k_step: Any, step: Any) -> Any:
-      depth = pl.ds(k_step * config.block_k, config.block_k)
+      depth = pl.ds((first_step + k_step) * config.block_k, config.block_k)
       a_tile = _at_batch(refs.inputs.a, batch).at[(depth, rows) if transposes.a else (rows, depth)]
 
       def copy(stage: Any, arrived: Any) -> None:
@@ -276,6 +221,12 @@ def _consumer(
   first_column = warpgroup * share.columns if share.axis == "n" else 0
   store = BlockStore(refs.slots.at[warpgroup], rows=share.rows, columns=share.columns)
 
+  def zeros(dtype: Any) -> jax.Array:
+    """A block that a loop carries."""
+    block = jnp.zeros((share.rows, share.columns), dtype)
+    # the interpreter has no layouts
+    return block if interpreted else plgpu.layout_cast(block, plgpu.Layout.WGMMA)
+
   def settle(accs: tuple[jax.Array, ...], i: Any) -> tuple[jax.Array, ...]:
     """Each product's block."""
     per_row: tuple[jax.Array, ...] = ()
@@ -305,20 +256,21 @@ def _consumer(
     return tuple(epilogue.settle(acc, per_row, per_column) for acc in accs)
 
   def store_sub_tile(
-    index: int, settled: tuple[jax.Array, ...], batch: Any, row: Any, column: Any
+    index: int, settled: tuple[jax.Array, ...], part: Any, row: Any, column: Any
   ) -> None:
     def sub_tile(i: slice, j: slice) -> jax.Array:
       # the K loop does not change what waits, so that LLVM would finish all of it
       # ahead of the loop if nothing held it here
-      return epilogue.finish(*(lax.optimization_barrier(block[i, j]) for block in settled))
+      held = (lax.optimization_barrier(block[i, j]) for block in settled)
+      return epilogue.finish(*held, native_exp2=not interpreted)
 
-    store.store(index, sub_tile, out=refs.out.at[batch], row=row, column=column)
+    store.store(index, sub_tile, out=refs.out.at[part], row=row, column=column)
 
   sub_tiles = range(len(store.sub_tiles))
 
   def compute_tile(i: Any, carry: Any) -> Any:
     step, *waiting = carry
-    batch, row, column = _tile_origin(geometry, i)
+    part, row, column = _tile_origin(geometry, i)
     row, column = row + first_row, column + first_column
 
     def store_waiting(index: int) -> None:
@@ -331,23 +283,21 @@ def _consumer(
       geometry,
       share,
       between=tuple(functools.partial(store_waiting, x) for x in sub_tiles) if waiting else (),
+      zeros=zeros,
     )
     settled = settle(accs, i)
     step = step + geometry.k_steps
     if geometry.overlaps:
-      return step, settled, batch, row, column
+      return step, settled, part, row, column
     for index in sub_tiles:
-      store_sub_tile(index, settled, batch, row, column)
+      store_sub_tile(index, settled, part, row, column)
     return (step,)
 
   start = jnp.int32(0)
   if not geometry.overlaps:
     lax.fori_loop(jnp.int32(0), my_tiles, compute_tile, (start,))
   else:
-    nothing = jnp.zeros((share.rows, share.columns), epilogue.settled_dtype)
-    if not interpreted:
-      # the interpreter has no layouts
-      nothing = plgpu.layout_cast(nothing, plgpu.Layout.WGMMA)
+    nothing = zeros(epilogue.settled_dtype)
     _, *last = lax.fori_loop(
       jnp.int32(0),
       my_tiles,
@@ -367,6 +317,7 @@ def _accumulate(
   share: ConsumerTile,
   *,
   between: tuple[Callable[[], None], ...],
+  zeros: Callable[[Any], jax.Array],
 ) -> tuple[jax.Array, ...]:
   """A consumer's accumulators after all K steps of a tile.
 
@@ -376,7 +327,9 @@ def _accumulate(
     first_step: The ring's step at the tile's first K step.
     geometry: The kernel instance.
     share: This consumer's part of the tile.
-    between: Work to do while wgmmas run, spread over the K steps.
+    between: Work to do while wgmmas run, spread over the K steps; none where
+      steps are promoted.
+    zeros: Makes a block of a dtype that a loop carries.
 
   Returns:
     The accumulator of each product.
@@ -427,8 +380,27 @@ def _accumulate(
     # K steps are unrolled into one block of code. The barrier names them.
     return tuple(lax.optimization_barrier(acc[...]) for acc in accs)
 
-  accumulator = plgpu.ACC((share.rows, share.columns), sum_dtype(refs.inputs.a.dtype))
-  return pl.run_scoped(with_accumulators, *(accumulator for _ in refs.inputs.bs))
+  def promoted(k_step: Any, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    step = first_step + k_step
+    stage = ring.wait(step)
+
+    def product_of_step(*accs: Any) -> tuple[jax.Array, ...]:
+      for product, acc in enumerate(accs):
+        plgpu.wgmma(acc, a_operand(stage), b_operand(stage, product))
+      plgpu.wgmma_wait(0)
+      return tuple(lax.optimization_barrier(acc[...]) for acc in accs)
+
+    parts = pl.run_scoped(product_of_step, *accumulators)
+    ring.release(step)
+    return tuple(x + part for x, part in zip(sums, parts, strict=True))
+
+  dtype = sum_dtype(refs.inputs.a.dtype)
+  accumulators = (plgpu.ACC((share.rows, share.columns), dtype),) * geometry.products
+  if geometry.promotes:
+    # the other consumer's products run under this one's wait and additions
+    start = (zeros(dtype),) * geometry.products
+    return lax.fori_loop(jnp.int32(0), jnp.int32(k_steps), promoted, start)
+  return pl.run_scoped(with_accumulators, *accumulators)
 
 
 def _spread(

@@ -11,8 +11,8 @@ from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.dtypes import sum_dtype
-from pallas_kernels.gemm import hopper, hopper_layout, portable, xla
-from pallas_kernels.gemm.epilogue import complete
+from pallas_kernels.gemm import hopper, hopper_layout, portable, split_k, xla
+from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands
 from pallas_kernels.gemm.request import GemmRequest
 from pallas_kernels.portable_support import compiled_refusal
@@ -40,6 +40,11 @@ def _kernel_refusal(request: GemmRequest) -> Refusal | None:
       f"config: accumulator={request.config.accumulator!r} is a what-if of the planner; the "
       "kernels accumulate in registers",
     )
+  if request.config is not None and request.config.split_k > 1:
+    if request.code_dtype is not None:
+      return Refusal("option", "config: split_k with fuse=True: a row's scale needs all of K")
+    if request.op == "gated_matmul":
+      return Refusal("option", "config: split_k with two products: their parts are not stored")
   return None
 
 
@@ -91,27 +96,32 @@ def _run_hopper(
   device: TargetDevice,
 ) -> jax.Array:
   sms = device.num_cores or planning_profile(device)[0].sm_count
-  out = hopper.matmul(
-    operands,
-    transposes=request.transposes,
-    config=config,
-    epilogue=request.epilogue,
-    num_ctas=_INTERPRETED_CTAS if one.interpreted else sms,
-    interpret=compat.gpu_interpret_params() if one.interpreted else None,
-  )
-  # Mosaic GPU kernels drop the mesh axes that their operands vary over
-  return sharding.vary_together(out, operands.a)[0]
+
+  def kernel(operands: Operands, epilogue: Epilogue) -> jax.Array:
+    out = hopper.matmul(
+      operands,
+      transposes=request.transposes,
+      config=config,
+      epilogue=epilogue,
+      num_ctas=_INTERPRETED_CTAS if one.interpreted else sms,
+      interpret=compat.gpu_interpret_params() if one.interpreted else None,
+    )
+    # Mosaic GPU kernels drop the mesh axes that their operands vary over
+    return sharding.vary_together(out, operands.a)[0]
+
+  return split_k.run(kernel, operands, epilogue=request.epilogue, config=config)
 
 
 def _hopper_notes(
   request: GemmRequest, problem: MatmulProblem, config: MatmulConfig
 ) -> tuple[str, ...]:
-  return hopper_layout.padding_notes(
+  padding = hopper_layout.padding_notes(
     problem,
     config=config,
-    out_dtype=request.epilogue.out_dtype,
+    out_dtype=split_k.stored_dtype(request.epilogue, config, operands=request.dtype),
     transposes=request.transposes,
   )
+  return (*padding, *split_k.notes(problem, config))
 
 
 def _run_portable(
@@ -122,15 +132,26 @@ def _run_portable(
   device: TargetDevice,
 ) -> jax.Array:
   del device
-  return portable.matmul(
-    operands,
-    transposes=request.transposes,
-    config=config,
-    epilogue=request.epilogue,
-    precision=request.precision,
-    interpret=one.interpreted,
-    code_dtype=request.code_dtype,
-  )
+
+  def kernel(operands: Operands, epilogue: Epilogue) -> jax.Array:
+    return portable.matmul(
+      operands,
+      transposes=request.transposes,
+      config=config,
+      epilogue=epilogue,
+      precision=request.precision,
+      interpret=one.interpreted,
+      code_dtype=request.code_dtype,
+    )
+
+  return split_k.run(kernel, operands, epilogue=request.epilogue, config=config)
+
+
+def _portable_notes(
+  request: GemmRequest, problem: MatmulProblem, config: MatmulConfig
+) -> tuple[str, ...]:
+  del request
+  return split_k.notes(problem, config)
 
 
 def _run_xla(
@@ -161,7 +182,13 @@ _MOSAIC_GPU, _MOSAIC_GPU_INTERPRET = (
   for name in ("mosaic_gpu", "mosaic_gpu_interpret")
 )
 _TRITON, _INTERPRET = (
-  Implementation(name, schedule="multistage", refusal=_portable_refusal, run=_run_portable)
+  Implementation(
+    name,
+    schedule="multistage",
+    refusal=_portable_refusal,
+    run=_run_portable,
+    notes=_portable_notes,
+  )
   for name in ("triton", "interpret")
 )
 _XLA = Implementation("xla", schedule=None, refusal=_xla_refusal, run=_run_xla)

@@ -50,7 +50,7 @@ def _body(
   refs, out_ref = refs_of(*flat_refs)
   _, m, k, n = sizes
   block_m, block_n, block_k = config.block_m, config.block_n, config.block_k
-  _, tile_m, tile_n = _tile(pl.program_id(0), tiles_m, tiles_n, config.group_m)
+  part, tile_m, tile_n = _tile(pl.program_id(0), tiles_m, tiles_n, config.group_m)
   # what is left of each side inside this tile; None where blocks divide it
   rows = m - tile_m * block_m if m % block_m else None
   columns = n - tile_n * block_n if n % block_n else None
@@ -80,7 +80,7 @@ def _body(
     )
 
   def depth_of(step: Any) -> Any:
-    return k - step * block_k if k % block_k else None
+    return k - step * block_k if k % (block_k * config.split_k) else None
 
   def load_a(step: Any) -> jax.Array:
     a = load_matrix(
@@ -88,7 +88,8 @@ def _body(
     )
     return a.T if transposes.a else a
 
-  k_steps = jnp.int32(pl.cdiv(k, block_k))
+  k_steps = jnp.int32(pl.cdiv(k, block_k * config.split_k))
+  first_step = 0 if config.split_k == 1 else part % config.split_k * k_steps
   exact = arithmetic.in_kernel(interpreted=interpreted)
   scale = None
   if code_dtype is not None:
@@ -105,6 +106,7 @@ def _body(
 
   def multiply(step: Any, carry: tuple[Any, Any]) -> Any:
     accs, vectors = carry
+    step = first_step + step
     depth = depth_of(step)
     a = load_a(step)
     if scale is not None and code_dtype is not None:
@@ -145,13 +147,13 @@ def _body(
 
 
 def _tile(program: Any, tiles_m: int, tiles_n: int, group_m: int) -> tuple[Any, Any, Any]:
-  """Batch index, tile row and tile column of a program."""
-  per_batch = tiles_m * tiles_n
-  batch = program // per_batch
+  """Part index, tile row and tile column of a program; each product has `split_k` parts."""
+  per_part = tiles_m * tiles_n
+  part = program // per_part
   row, column = tile_order.grouped_tile(
-    program - batch * per_batch, tiles_m=tiles_m, tiles_n=tiles_n, group_m=group_m
+    program - part * per_part, tiles_m=tiles_m, tiles_n=tiles_n, group_m=group_m
   )
-  return batch, row, column
+  return part, row, column
 
 
 # The Pallas interpreter copies every operand at each grid step (it writes input
@@ -204,7 +206,7 @@ def matmul(
   interpret: bool,
   code_dtype: jnp.dtype | None = None,
 ) -> jax.Array:
-  """out[i] = epilogue(a[i]·b[i], ...) for i < batch.
+  """out[i] = epilogue(a[i]·b[i], ...) for i < batch, or where K is split of each part.
 
   Args:
     operands: Matrices of a dtype of at most 32 bits; sizes at least 1.
@@ -214,10 +216,10 @@ def matmul(
     precision: For `lax.dot`; matters for float32 operands only.
     interpret: True runs it with the Pallas interpreter, on any device.
     code_dtype: Quantise the rows of A to it on the way; the epilogue's first
-      operand a row is then their scale.
+      operand a row is then their scale, and K is not split.
 
   Returns:
-    [batch, M, N] in `epilogue.out_dtype`.
+    [batch·split_k, M, N] in `epilogue.out_dtype`.
   """
   run = functools.partial(
     _call,
@@ -248,7 +250,8 @@ def _call(
   tiles_m, tiles_n = pl.cdiv(sizes.m, config.block_m), pl.cdiv(sizes.n, config.block_n)
   # whole K steps, so that no window over-runs its panel: an over-running
   # window is shifted by the interpreter, not padded
-  depth = pl.cdiv(sizes.k, config.block_k) * config.block_k
+  split = config.split_k
+  depth = pl.cdiv(sizes.k, config.block_k * split) * config.block_k * split
   tile = functools.partial(_tile, tiles_m=tiles_m, tiles_n=tiles_n, group_m=config.group_m)
 
   def panel(array: jax.Array, block: tuple[int, ...], index: Any) -> pl.BlockSpec:
@@ -256,8 +259,8 @@ def _call(
     shared = array.shape[0] == 1
 
     def index_map(program: Any) -> tuple[Any, ...]:
-      batch_index, row, column = tile(program)
-      return (0 if shared else batch_index, *index(row, column))
+      part, row, column = tile(program)
+      return (0 if shared else part // split, *index(row, column))
 
     return pl.BlockSpec((None, *block), index_map)
 
@@ -294,8 +297,10 @@ def _call(
       tiles_n=tiles_n,
       interpreted=interpret,
     ),
-    out_shape=sharding.out_struct((sizes.batch, sizes.m, sizes.n), epilogue.out_dtype, operands.a),
-    grid=(sizes.batch * tiles_m * tiles_n,),
+    out_shape=sharding.out_struct(
+      (sizes.batch * split, sizes.m, sizes.n), epilogue.out_dtype, operands.a
+    ),
+    grid=(sizes.batch * split * tiles_m * tiles_n,),
     in_specs=jax.tree.leaves(in_specs, is_leaf=lambda x: isinstance(x, pl.BlockSpec)),
     out_specs=pl.BlockSpec((None, config.block_m, config.block_n), tile),
     compiler_params=None

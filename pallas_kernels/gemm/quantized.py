@@ -123,8 +123,9 @@ def quantized_matmul(
   float32, the row's first, and the result is rounded once.
 
   On Hopper the tensor cores keep only 13 fraction bits of a sum of float8
-  products, in this library as in cuBLAS: `reference` bounds it with
-  accumulate="tensor_core_fp8".
+  products. The Hopper kernel therefore sums `config.block_k` products there and
+  adds these sums in float32 (from jax 0.11 on): `reference` bounds it with
+  accumulate="tensor_core_fp8", accumulation_chunk=block_k.
 
   Args:
     a_q: [..., M, K], float8_e4m3fn or int8; any size, 0 too.

@@ -26,8 +26,8 @@ _WGMMA = re.compile(r"wgmma\.mma_async\.\S*?(m\d+n\d+k\d+)\.")
 _LOADS = "nvvm.cp.async.bulk.tensor.shared.cluster.global"
 _STORES = "nvvm.cp.async.bulk.tensor.global.shared.cta"
 _BARRIER = "nvvm.mbarrier.init"
-# The same in inline PTX, which a multicast copy and, from jax 0.11 on, a barrier are.
-_LOADS_PTX = re.compile(r"cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global")
+# The same in inline PTX, which a barrier is from jax 0.11 on, and every load from 0.12 on.
+_LOADS_PTX = re.compile(r"cp\.async\.bulk\.tensor\.\dd\.shared::(?:cluster|cta)\.global")
 _STORES_PTX = re.compile(r"cp\.async\.bulk\.tensor\.\dd\.global\.shared::cta")
 _BARRIER_PTX = re.compile(r"mbarrier\.init\.")
 

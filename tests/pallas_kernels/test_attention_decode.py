@@ -1,6 +1,7 @@
 """decode_attention against float64: splits, pages, windows, several queries."""
 
 import functools
+import re
 
 import chex
 import jax
@@ -10,7 +11,7 @@ import pytest
 from attention_cases import IMPLEMENTATIONS, accumulates, quick
 
 import reference
-from pallas_kernels import DecodeConfig, decode_attention
+from pallas_kernels import DecodeConfig, compat, decode_attention, device, explain
 
 CASES = {
   "one part": {"sizes": (2, 40, 4, 2, 16, 16), "lengths": [40, 7]},
@@ -149,6 +150,92 @@ def test_a_gradient_is_refused_with_what_has_one(rng):
     NotImplementedError, match=r"has no gradient: flash_attention\(.*bottom_right"
   ):
     jax.grad(lambda q: decode_attention(q, key, value, lengths).sum())(query)
+
+
+@pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+@pytest.mark.parametrize(
+  ("sizes", "options"),
+  [
+    ((1, 8192, 32, 8, 128, 128), {}),
+    ((3, 64, 6, 2, 64, 256), {"num_splits": 4, "local_window_size": 20, "logits_soft_cap": 5.0}),
+    ((2, 128, 8, 8, 256, 64), {"config": DecodeConfig(64, num_splits=2, num_stages=1)}),
+  ],
+  ids=str,
+)
+def test_the_hopper_kernel_lowers(sizes, options):
+  batch, capacity, heads, kv_heads, size, value_size = sizes
+  struct = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+  arrays = (
+    struct((batch, heads, size)),
+    struct((batch, capacity, kv_heads, size)),
+    struct((batch, capacity, kv_heads, value_size)),
+    jax.ShapeDtypeStruct((batch,), jnp.int32),
+  )
+  call = functools.partial(decode_attention, implementation="mosaic_gpu", **options)
+  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+    text = jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+  assert text.count("custom_call @mosaic_gpu") == 1
+  assert "triton" not in text
+
+
+@pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+@pytest.mark.parametrize(
+  ("change", "reason"),
+  [
+    ({"size": 96}, "head_dim=96: the kernel takes 64, 128 and 256"),
+    ({"queries": 2}, "seq_q=2: the kernel takes one query a sequence"),
+    ({"capacity": 57}, "a capacity of 57 keys: TMA copies take multiples of 8"),
+    ({"dtype": "float32"}, "float32 operands: the kernel multiplies 16-bit dtypes"),
+    ({"num_splits": 3}, "num_splits=3: a cluster has 1, 2, 4, 8, 16 blocks"),
+    ({"table": True}, "page_table: the kernel reads caches whose keys lie one after another"),
+  ],
+  ids=str,
+)
+def test_what_the_hopper_kernel_lacks_is_refused_by_name(change, reason):
+  size, queries, capacity = change.get("size", 128), change.get("queries", 1), 64
+  dtype = change.get("dtype", "bfloat16")
+  cache = jax.ShapeDtypeStruct((2, change.get("capacity", capacity), 2, size), dtype)
+  table = jnp.zeros((2, 4), jnp.int32) if "table" in change else None
+  query = jax.ShapeDtypeStruct((2, queries, 4, size), dtype)
+  options = {"page_table": table, "num_splits": change.get("num_splits")}
+  lengths = jnp.ones((2,), jnp.int32)
+  with (
+    device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132),
+    pytest.raises(NotImplementedError, match=re.escape(reason)),
+  ):
+    explain(decode_attention, query, cache, cache, lengths, implementation="mosaic_gpu", **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+@pytest.mark.parametrize("parts", [1, 2, 8])
+@pytest.mark.parametrize(
+  "options", [{}, {"local_window_size": 40, "logits_soft_cap": 5.0}], ids=str
+)
+def test_the_hopper_kernel_is_inside_the_bound(parts, options, rng):
+  """Of full, odd, single and empty sequences; what is in unused slots does not matter."""
+  case = {
+    "sizes": (4, 256, 6, 2, 128, 64),
+    "lengths": [256, 77, 1, 0],
+    "dtype": "bfloat16",
+    "options": options,
+    "num_splits": parts,
+  }
+  query, key, value, lengths, _ = operands(rng, **case)
+  run = runner("mosaic_gpu", case)
+  clean = run(query, key, value, lengths, None)
+  assert_inside_bound("mosaic_gpu", case, (query, key, value, lengths, None), clean)
+  unused = jnp.arange(256)[None, :, None, None] >= lengths[:, None, None, None]
+  key, value = (jnp.where(unused, jnp.nan, x).astype(x.dtype) for x in (key, value))
+  chex.assert_trees_all_equal(run(query, key, value, lengths, None), clean)
+
+
+@pytest.mark.parametrize("parts", [7, 40])
+def test_any_number_of_parts_is_merged(parts, rng):
+  """As are more than there are blocks of keys: some hold none."""
+  case = {"sizes": (1, 250, 2, 1, 16, 16), "lengths": [231], "num_splits": parts}
+  arrays = operands(rng, **case)
+  assert_inside_bound("interpret", case, arrays, runner("interpret", case)(*arrays))
 
 
 WRONG = {

@@ -89,6 +89,19 @@ def test_task_that_lasts_is_ended(temporary, monkeypatch):
   _wait_for_end(int((temporary / "child").read_text()))
 
 
+def test_interrupt_ends_every_process(temporary):
+  def interrupted(answer):
+    raise KeyboardInterrupt
+
+  tasks = [dataclasses.replace(_TASK, time_limit_s=10.0 + i) for i in range(4)]
+  with compile_pool.CompilePool(1, run=_workload) as pool:
+    with pytest.raises(KeyboardInterrupt):
+      pool.compile(tasks, on_done=interrupted)
+    (process,) = [worker._process.pid for worker in pool._workers]
+  _wait_for_end(process)
+  assert list(temporary.iterdir()) == []
+
+
 def _wait_for_end(process: int) -> None:
   """Returns once there is no such process, or it waits for its parent alone."""
   state = pathlib.Path(f"/proc/{process}/stat")

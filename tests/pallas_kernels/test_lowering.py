@@ -39,8 +39,23 @@ def _one_of_each_shape(schedule: str) -> list[MatmulConfig]:
   return list(by_shape.values())
 
 
+# the first of the planner's tiles with K in parts: two rows of tiles, one of few rows
+SPLIT = [
+  next(
+    plan.config
+    for plan in hw_profiles.rank(problem, "h200_sxm", top=None, schedule="warp_specialized")
+    if plan.config.split_k > 1
+  )
+  for problem in (
+    hw_profiles.MatmulProblem(256, 12288, 4096),
+    hw_profiles.MatmulProblem(64, 12288, 4096),
+    hw_profiles.MatmulProblem(512, 8192, 1024),
+  )
+]
+
+
 @pytest.mark.parametrize(
-  "config", _one_of_each_shape("warp_specialized"), ids=MatmulConfig.describe
+  "config", [*_one_of_each_shape("warp_specialized"), *SPLIT], ids=MatmulConfig.describe
 )
 def test_the_planner_counts_the_shared_memory_that_the_kernel_allocates(config, monkeypatch):
   allocated = []
@@ -57,7 +72,7 @@ def test_the_planner_counts_the_shared_memory_that_the_kernel_allocates(config, 
   monkeypatch.setattr(hopper.plgpu, "kernel", recording)
   for out_dtype, bias in (("bfloat16", False), ("float32", False), ("bfloat16", True)):
     allocated.clear()
-    a, b = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((512, 512), (512, 512)))
+    a, b = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((512, 2048), (2048, 512)))
     vector = jax.ShapeDtypeStruct((512,), jnp.float32)
     call = functools.partial(
       matmul, config=config, out_dtype=out_dtype, implementation="mosaic_gpu"
@@ -94,6 +109,13 @@ def test_registers_move_from_the_memory_warpgroup_to_the_consumers():
 def test_every_candidate_of_the_hopper_kernel_lowers(config):
   text = lower(1024, 4096, 12288, config=config, implementation="mosaic_gpu")
   assert "mosaic_gpu" in text
+
+
+@pytest.mark.parametrize("config", SPLIT, ids=MatmulConfig.describe)
+def test_split_tiles_lower_to_the_kernel_and_a_merge(config):
+  text = lower(256, 12288, 4096, config=config, implementation="mosaic_gpu")
+  assert "mosaic_gpu" in text
+  assert f"tensor<{config.split_k}x256x4096xf32>" in text
 
 
 @pytest.mark.parametrize("config", _one_of_each_shape("multistage"), ids=MatmulConfig.describe)

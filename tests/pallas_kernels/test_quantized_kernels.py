@@ -64,6 +64,26 @@ def test_the_hopper_kernel_is_right_and_free_of_races(hopper, m, k, n, config, d
   assert not races()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [256, 4096, 16384])
+@pytest.mark.parametrize("block_k", [128, 256])
+def test_long_float8_sums_are_added_up_in_float32(k, block_k, rng):
+  # all of 16384 positive products in one accumulator lost 22 % of the sum
+  a, b = (
+    jnp.asarray(np.abs(rng.standard_normal(s)) * 64, jnp.float32).astype("float8_e4m3fn")
+    for s in ((128, k), (k, 192))
+  )
+  call = a, b, jnp.ones((128, 1)), jnp.ones(192)
+  config = MatmulConfig(128, 64, block_k, 2)
+  out = quantized_matmul(*call, out_dtype="float32", config=config, implementation="mosaic_gpu")
+  reference.assert_quantized_matmul_close(
+    *map(np.asarray, (out, *call)),
+    out_dtype="float32",
+    accumulate="tensor_core_fp8",
+    accumulation_chunk=block_k,
+  )
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_int8_sums_are_exact_where_float32_would_round(name, rng):
   # 127·127·2048 = 3.3e7 is beyond the 2^24 up to which float32 counts

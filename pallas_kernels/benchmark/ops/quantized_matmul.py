@@ -158,6 +158,7 @@ class QuantizedMatmul(GemmOp[QuantizedMatmulOptions]):
     """`reference.check_quantized_matmul`, with the order of accumulation of what ran."""
     import reference
     from pallas_kernels import dispatch
+    from pallas_kernels.gemm import hopper
 
     a, b, a_scale, b_scale = operands
     assert a is not None
@@ -168,6 +169,10 @@ class QuantizedMatmul(GemmOp[QuantizedMatmulOptions]):
     on_tensor_cores = (
       a.dtype.name != "int8" and dispatch.accumulation(ran, a.dtype.name, platform) != "ieee"
     )
+    chunk = interpreted_chunk(config, ran)
+    if config is not None and ran == "mosaic_gpu":
+      promotes = hopper.promotes_steps(a.dtype, interpreted=False)
+      chunk = config.block_k if promotes else None
     return verdict(
       reference.check_quantized_matmul(
         actual,
@@ -176,7 +181,7 @@ class QuantizedMatmul(GemmOp[QuantizedMatmulOptions]):
         a_scale,
         b_scale,
         out_dtype=numpy_dtype(options.out_dtype),
-        accumulation_chunk=interpreted_chunk(config, ran),
+        accumulation_chunk=chunk,
         accumulate="tensor_core_fp8" if on_tensor_cores else "ieee",
       )
     )

@@ -129,8 +129,10 @@ def _notes(answer: Compiled, plan: TilePlan[Any, Any]) -> tuple[str, ...]:
   notes = [answer.note] if answer.note else []
   if answer.mosaic is not None:
     notes.append(compiling.ptxas_sentence(answer))
+  if answer.ascend is not None and answer.ascend.core != "AIV":
+    notes.append(L0_IS_OURS)
   if answer.ascend is not None:
-    notes += [L0_IS_OURS, NOT_RUN_ON_ASCEND]
+    notes.append(NOT_RUN_ON_ASCEND)
   return (*notes, *plan.notes)
 
 

@@ -1,0 +1,86 @@
+"""K in parts as the planner sees it: what it moves, needs and takes, and when it pays."""
+
+import dataclasses
+
+import pytest
+
+import hw_profiles as hw
+
+DEEP = hw.MatmulProblem(m=256, k=12288, n=4096)
+SPLIT = hw.MatmulConfig(128, 192, 64, 4, split_k=3)
+WHOLE = dataclasses.replace(SPLIT, split_k=1)
+
+
+def test_traffic_adds_the_sums_both_ways_and_reads_no_operand_more():
+  sizes = {"m": 100, "k": 1000, "n": 70, "block_m": 64, "block_n": 32, "block_k": 64}
+  whole = hw.matmul_traffic(**sizes, in_dtype="bfloat16")
+  split = hw.matmul_traffic(**sizes, in_dtype="bfloat16", split_k=3)
+  assert (split.a_read_bytes, split.b_read_bytes) == (whole.a_read_bytes, whole.b_read_bytes)
+  assert split.partial_bytes == 2 * 3 * 100 * 70 * 4
+  assert split.total_bytes == whole.total_bytes + split.partial_bytes
+  # 16 steps in parts of 6
+  assert (whole.k_steps, split.k_steps) == (16, 6)
+  assert split.tile_pair_loads == 2 * 3 * 3 * 6
+
+
+@pytest.mark.parametrize("schedule", ["warp_specialized", "multistage"])
+def test_a_split_plan_is_its_parts_and_a_merge(schedule):
+  config = dataclasses.replace(SPLIT, block_n=128)
+  plan = hw.plan(DEEP, config, "h200", schedule=schedule)
+  parts = hw.plan(
+    hw.MatmulProblem(m=256, k=4096, n=4096, out_dtype="float32", batch=3),
+    dataclasses.replace(config, split_k=1),
+    "h200",
+    schedule=schedule,
+  )
+  assert plan.fits
+  assert plan.predicted_us == pytest.approx(parts.predicted_us + plan.times_us["merge"])
+  assert plan.needed_bytes("DRAM") == 3 * 256 * 4096 * 4
+  assert plan.traffic_bytes["dram"] == parts.traffic_bytes["dram"] + 256 * 4096 * 2
+  assert {x.name: x.needed_bytes for x in parts.buffers}.items() <= {
+    x.name: x.needed_bytes for x in plan.buffers
+  }.items()
+
+
+def test_parts_that_l2_does_not_keep_are_read_from_dram():
+  problem = hw.MatmulProblem(m=4096, k=4096, n=8192)
+  config = dataclasses.replace(SPLIT, split_k=2)
+  plan = hw.plan(problem, config, "h200")
+  sums = 2 * 4096 * 8192 * 4
+  # written by the parts, read by the merge, beside operands and result
+  assert plan.traffic_bytes["dram"] >= 2 * sums + problem.once_through_bytes
+
+
+def test_the_planner_splits_where_c_has_few_tiles_and_k_is_long():
+  best = hw.rank(DEEP, "h200", top=1)[0]
+  assert best.config.split_k > 1
+  assert best.predicted_us < hw.plan(DEEP, WHOLE, "h200").predicted_us
+  for m, k, n in ((1024, 4096, 12288), (256, 4096, 12288), (8192, 8192, 8192)):
+    assert hw.rank(hw.MatmulProblem(m=m, k=k, n=n), "h200", top=1)[0].config.split_k == 1
+
+
+def test_few_rows_of_a_narrow_b_are_streamed_by_most_cores():
+  for m in (1, 64):
+    problem = hw.MatmulProblem(m=m, k=12288, n=4096)
+    best = hw.rank(problem, "h200", top=1, schedule="warp_specialized")[0].config
+    tiles = 4096 // best.block_n
+    assert 3 * tiles * best.split_k >= 2 * 132
+    assert tiles * best.split_k <= 132
+
+
+def test_the_smem_of_a_split_tile_stages_float32():
+  split = hw.warp_specialized_shared_bytes(SPLIT, in_dtype="bfloat16", bias=True)
+  assert split == hw.warp_specialized_shared_bytes(WHOLE, in_dtype="bfloat16", out_dtype="float32")
+
+
+def test_what_does_not_split():
+  gated = dataclasses.replace(DEEP, products=2)
+  plan = hw.plan(gated, hw.MatmulConfig(128, 128, 64, 3, split_k=3), "h200")
+  assert not plan.fits
+  assert "split_k=3: the parts of 2 products are not stored" in plan.reason
+  plan = hw.plan(DEEP, hw.MatmulConfig(128, 128, 64, split_k=3), "ascend_910b3")
+  assert plan.fits
+  assert any("split_k=3 is not read here" in note for note in plan.notes)
+  assert "merge" not in plan.times_us
+  with pytest.raises(ValueError, match="split_k=0"):
+    hw.MatmulConfig(64, 64, 64, split_k=0)

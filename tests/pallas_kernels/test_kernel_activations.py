@@ -1,0 +1,36 @@
+"""silu in the form that kernels use where exp2 is one instruction."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import activations
+from reference.activations import silu, silu_error_bound
+
+
+@pytest.fixture
+def exp2(monkeypatch):
+  """exp2 rounded once; XLA's is exp of a rounded product, a GPU's is exp2 itself."""
+
+  def rounded(y):
+    with np.errstate(over="ignore"):
+      return jnp.asarray(np.exp2(np.asarray(y, np.float64)).astype(np.float32))
+
+  monkeypatch.setattr(activations.jnp, "exp2", rounded)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="GPU kernels are tested themselves")
+def test_silu_by_exp2_is_inside_the_bound_of_the_activation(exp2, rng):
+  x = np.concatenate([np.linspace(-110, 40, 30001), rng.standard_normal(10000)]).astype(np.float32)
+  got = np.asarray(activations.silu(jnp.asarray(x), native_exp2=True), np.float64)
+  bound = silu_error_bound(x.astype(np.float64), np.zeros(x.shape))
+  assert np.all(np.abs(got - silu(x)) <= bound)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="GPU kernels are tested themselves")
+def test_silu_by_exp2_keeps_infinities_zeros_and_nan(exp2):
+  x = jnp.asarray([-np.inf, np.inf, -300.0, -0.0, 0.0, np.nan], jnp.float32)
+  got = np.asarray(activations.silu(x, native_exp2=True))
+  np.testing.assert_array_equal(got, [0.0, np.inf, 0.0, 0.0, 0.0, np.nan])
+  assert np.signbit(got[3])
