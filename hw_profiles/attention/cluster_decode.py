@@ -55,7 +55,7 @@ def _parts(value_dim: int) -> tuple[int, ...]:
 
 def unsupported_problem(problem: DecodeProblem) -> tuple[Shortfall, ...]:
   """What no tile of the kernel does."""
-  found = []
+  found: list[Shortfall] = []
 
   def lacks(resource: str, statement: str) -> None:
     found.append(Shortfall("unsupported", resource, (), statement))

@@ -101,9 +101,12 @@ def _run_hopper(
     jnp.broadcast_to(x, (sizes.batch, *x.shape[1:]))
     for x in (operands.query, operands.key, operands.value, operands.lengths)
   )
-  out = hopper_decode.decode(request.rule, DecodeOperands(*whole), config=config, num_splits=parts)
+  found = hopper_decode.decode(
+    request.rule, DecodeOperands(*whole), config=config, num_splits=parts
+  )
   # Mosaic GPU kernels drop the mesh axes that their operands vary over
-  return sharding.vary_together(*out, operands.query)[:2]
+  out, residual, _ = sharding.vary_together(*found, operands.query)
+  return out, residual
 
 
 def _run_portable(
