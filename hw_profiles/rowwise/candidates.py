@@ -8,18 +8,22 @@ from hw_profiles.capacity import compiled
 from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.rowwise.config import RowConfig
 from hw_profiles.rowwise.problem import RmsNormProblem, RowProblem, TransposeProblem
-from hw_profiles.rowwise.streams import row_op
+from hw_profiles.rowwise.streams import element_bytes, row_op
 from hw_profiles.rowwise.transpose_shared import swizzle_divides
 
-# Warps are allocated four at a time, of two 16-byte loads a thread: 2048 16-bit
-# elements. Beyond 16384 nothing is gained, bytes in flight suffice long before.
-_GPU_ELEMENTS = (2048, 16384)
-# The longest row that one block can keep of two operands and float32 values: 16
-# elements for each of 1024 threads, which have 64 registers. A row that is kept
-# is read once; walking it twice is worth a look only where so much of an SM is
-# taken by one row that its loads and its arithmetic take turns.
+# Two warps with two 16-byte loads a thread: 1024 16-bit elements. Beyond 16384
+# nothing is gained, bytes in flight suffice long before.
+_GPU_ELEMENTS = (1024, 16384)
+# Rows that are reduced side by side share their wait, not more: four of 4096 are
+# slower than two on an H200 (4.5 and 4.1 us of 1024).
+_GPU_REDUCED = (1024, 8192)
+# The longest row that one block can keep of two operands and float32 values: 64
+# elements for each of 256 threads. It is read once; longer ones are walked twice.
 _GPU_MOST_KEPT = 16384
-_GPU_LEAST_WALKED = 8192
+# Of more than two 16-bit operands 64 elements would leave a thread no registers.
+_WIDE_FROM = 8192
+_WIDE_BYTES = 4
+_WIDE_WARPS = 16
 _GPU_WALK_COLUMNS = (1024, 2048, 4096)
 _GPU_WALK_STAGES = (2, 3, 4)
 # A copy into UB wants 16 KiB; UB holds several of at most 32768 elements.
@@ -32,8 +36,17 @@ _NPU_STAGES = (1, 2)
 # A segment of fewer columns is shorter than what one load of a block covers.
 _LEAST_SEGMENT = 512
 _MOST_SPLITS = 128
+# Codes of so few rows that each has an SM of its own: the arithmetic of a row is
+# then all there is, and more warps do it sooner (1 x 4096: 1.50 us with 16, 1.73
+# with 8; 1 x 12288 of silu(gate)·up: 6.4 with 32, 7.6 with 8).
+_QUICK_ELEMENTS_PER_WARP = 256
+_MOST_QUICK_WARPS = 32
 # Runs of 32 16-bit elements are 64 B: DRAM has bursts of that.
-_GPU_TRANSPOSE_SIDES = (32, 64, 128)
+_GPU_TRANSPOSE_BLOCKS = ((32, 32), (64, 64), (128, 64), (128, 128))
+# Blocks for each SM from which on the largest is offered: fewer leave more idle
+# than their longer runs gain (7239 x 4096 in 128 x 128: 49 us, in 128 x 64: 38;
+# 65536 x 4096: 277 and 293).
+_LARGEST_FROM = 64
 _NPU_TRANSPOSE_SIDES = (64, 128, 256)
 
 
@@ -98,19 +111,20 @@ def row_candidates(
       walks = _COMPILED_WALK_COLUMNS if is_compiled else _NPU_WALK_COLUMNS
       yield from _npu_reductions(problem, whole, written, walks)
     else:
-      yield from _gpu_reductions(problem, segment, written)
+      yield from _gpu_reductions(problem, segment, written, cores)
 
 
 def _gpu_reductions(
-  problem: RowProblem, segment: int, num_splits: int | None
+  problem: RowProblem, segment: int, num_splits: int | None, cores: int
 ) -> Iterator[RowConfig]:
   whole = _covering(segment)
   if whole <= _GPU_MOST_KEPT:
-    for rows in _rows(problem, whole, _GPU_ELEMENTS):
-      yield RowConfig(rows, whole, 1, num_splits=num_splits)
-      if whole > _GPU_LEAST_WALKED:
-        yield RowConfig(rows, whole, 1, num_splits=num_splits, num_warps=32)
-  if whole <= _GPU_LEAST_WALKED:
+    wide = whole > _WIDE_FROM and element_bytes(row_op(problem).inputs) > _WIDE_BYTES
+    for rows in _rows(problem, whole, _GPU_REDUCED):
+      warps = _WIDE_WARPS if wide else None
+      if problem.is_quantized and problem.rows <= cores:
+        warps = max(1, min(rows * whole // _QUICK_ELEMENTS_PER_WARP, _MOST_QUICK_WARPS))
+      yield RowConfig(rows, whole, 1, num_splits=num_splits, num_warps=warps)
     return
   for columns in _GPU_WALK_COLUMNS:
     for num_stages in _GPU_WALK_STAGES:
@@ -132,19 +146,23 @@ def _npu_reductions(
 def transpose_candidates(
   problem: TransposeProblem, device: GpuProfile | NpuProfile
 ) -> Iterator[RowConfig]:
-  """Square blocks and those twice as long as high, padded, and swizzled where that works."""
+  """Blocks as large as leave every core several, padded, and swizzled where that works."""
+  if isinstance(device, NpuProfile):
+    for rows in _NPU_TRANSPOSE_SIDES:
+      for columns in _NPU_TRANSPOSE_SIDES:
+        if rows <= 2 * columns and columns <= 2 * rows:
+          for num_stages in _NPU_STAGES:
+            yield RowConfig(rows, columns, num_stages)
+    return
   size = dtypes.size_bytes(problem.dtype)
-  on_npu = isinstance(device, NpuProfile)
-  sides = _NPU_TRANSPOSE_SIDES if on_npu else _GPU_TRANSPOSE_SIDES
-  for rows in sides:
-    for columns in sides:
-      if not rows <= columns <= 2 * rows and not columns <= rows <= 2 * columns:
-        continue
-      if on_npu:
-        for num_stages in _NPU_STAGES:
-          yield RowConfig(rows, columns, num_stages)
-        continue
-      yield RowConfig(rows, columns, 1)
-      swizzled = RowConfig(rows, columns, 1, layout="swizzled")
-      if swizzle_divides(swizzled, size_bytes=size):
-        yield swizzled
+  for rows, columns in _GPU_TRANSPOSE_BLOCKS:
+    blocks = problem.batch * ceil_div(problem.rows, rows) * ceil_div(problem.columns, columns)
+    wanted = device.sm_count
+    if (rows, columns) == _GPU_TRANSPOSE_BLOCKS[-1]:
+      wanted *= _LARGEST_FROM
+    if blocks < wanted and (rows, columns) != _GPU_TRANSPOSE_BLOCKS[0]:
+      continue
+    yield RowConfig(rows, columns, 1)
+    swizzled = RowConfig(rows, columns, 1, layout="swizzled")
+    if swizzle_divides(swizzled, size_bytes=size):
+      yield swizzled

@@ -29,7 +29,7 @@ class RowConfig:
       stages on an SM, UB buffers of a queue on Ascend. 1 means no overlap of
       copy and compute.
     num_warps: Warps per thread block. None: one for each 512 elements of a
-      block, at most 16. Not read on Ascend.
+      block, at most 8. Not read on Ascend.
     num_splits: Segments of a row, each a program's: a first launch reduces
       them, a second merges the partial results in their order, a third applies
       what came out. None: the problem's, where it fixes them, else 1.
