@@ -6,15 +6,13 @@ registers. A step's products wait for its softmax and the other way round.
 """
 
 from hw_profiles.arguments import ceil_div, round_up
-from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.passes import AttentionPass
 from hw_profiles.attention.problem import AttentionProblem
-from hw_profiles.attention.sm import PassKernel, padding_notes, sm_demand
-from hw_profiles.attention.sm_capacity import OVERHEAD_REGISTERS, BlockCapacity, BlockNeeds
+from hw_profiles.attention.sm import PassKernel, SmSchedule, padding_notes
+from hw_profiles.attention.sm_capacity import OVERHEAD_REGISTERS, BlockNeeds
 from hw_profiles.capacity.buffers import Shortfall
 from hw_profiles.capacity.residency import LANES_PER_WARP
 from hw_profiles.cost.arithmetic import missing_rate
-from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
 NAME = "multistage"
@@ -105,32 +103,13 @@ def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
   return found
 
 
-_CAPACITY = BlockCapacity(needs=_needs, shapes=shape_shortfalls)
-pass_buffers = _CAPACITY.pass_buffers
-shortfalls = _CAPACITY.shortfalls
-capacity_shortfalls = _CAPACITY.shortfalls_of_pass
-
-
-def demand(problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile) -> Demand:
-  """What is kept, stages, accumulators and scores of one block."""
-  return sm_demand(
-    problem,
-    config,
-    gpu,
-    capacity=_CAPACITY,
-    kernel=lambda one: pass_kernel(gpu, one),
-    assumptions=(
-      "registers of the compiled kernel estimated from the tile, not read from a binary",
-      *_rate_assumption(gpu),
-    ),
-  )
-
-
-def _rate_assumption(gpu: GpuProfile) -> tuple[str, ...]:
+def _assumptions(gpu: GpuProfile) -> tuple[str, ...]:
+  estimated = "registers of the compiled kernel estimated from the tile, not read from a binary"
   if not gpu.has_wgmma:
-    return ()
+    return (estimated,)
   waited = gpu.source("synchronous_mma_fraction")
   return (
+    estimated,
     f"products that are waited for reach {100 * waited.value:.0f} % of the wgmma rate"
     f" ({waited.confidence})",
   )
@@ -156,3 +135,12 @@ def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
     rate_fraction=gpu.synchronous_mma_fraction,
     notes=padding_notes(one, padded_dim),
   )
+
+
+_SCHEDULE = SmSchedule(
+  needs=_needs, shapes=shape_shortfalls, kernel=pass_kernel, assumptions=_assumptions
+)
+pass_buffers = _SCHEDULE.pass_buffers
+shortfalls = _SCHEDULE.shortfalls
+capacity_shortfalls = _SCHEDULE.shortfalls_of_pass
+demand = _SCHEDULE.demand

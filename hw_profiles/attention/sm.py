@@ -69,39 +69,36 @@ class PassKernel:
   notes: tuple[str, ...] = ()
 
 
-def sm_demand(
-  problem: AttentionProblem,
-  config: AttentionConfig,
-  gpu: GpuProfile,
-  *,
-  capacity: BlockCapacity,
-  kernel: Callable[[AttentionPass], PassKernel],
-  assumptions: tuple[str, ...],
-) -> Demand:
-  """`Demand` of one schedule.
+@dataclasses.dataclass(frozen=True)
+class SmSchedule(BlockCapacity):
+  """One schedule of attention on an SM: what its modules do not have in common.
 
-  Args:
-    problem: What is computed.
-    config: The tile.
-    gpu: The device.
-    capacity: What a block keeps.
-    kernel: The thread block of a pass, asked for only if the tile fits.
-    assumptions: What its estimate rests on beside those of attention.
+  Attributes:
+    kernel: The thread block of a pass that fits.
+    assumptions: What its estimate rests on beside `SM_ASSUMPTIONS`.
   """
-  passes = attention_passes(problem, config)
-  buffers = capacity.pass_buffers(gpu, passes)
-  # O and dO in, delta out: the pass before the backward ones
-  delta = (2 * problem.output_bytes + problem.residual_bytes,) if problem.backward else ()
-  notes = ("a pass before the two sums delta = rowsum(dO·O)",) if delta else ()
-  return Demand(
-    buffers=buffers,
-    traffic=passes_traffic(problem, passes, buffers=buffers, on_chip=("shared", "registers")),
-    tiles=passes[0].visits.blocks,
-    cores=gpu.sm_count,
-    execution=lambda: sm_execution(passes, gpu, kernel=kernel, streamed_passes=delta),
-    notes=notes,
-    assumptions=(*SM_ASSUMPTIONS, *assumptions),
-  )
+
+  kernel: Callable[[GpuProfile, AttentionPass], PassKernel]
+  assumptions: Callable[[GpuProfile], tuple[str, ...]]
+
+  def demand(self, problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile) -> Demand:
+    """What the blocks of all passes keep, and how they would run."""
+    passes = attention_passes(problem, config)
+    buffers = self.pass_buffers(gpu, passes)
+    # O and dO in, delta out: the pass before the backward ones
+    delta = (2 * problem.output_bytes + problem.residual_bytes,) if problem.backward else ()
+    notes = ("a pass before the two sums delta = rowsum(dO·O)",) if delta else ()
+    return Demand(
+      buffers=buffers,
+      traffic=passes_traffic(problem, passes, buffers=buffers, on_chip=("shared", "registers")),
+      tiles=passes[0].visits.blocks,
+      cores=gpu.sm_count,
+      execution=lambda: sm_execution(
+        passes, gpu, kernel=lambda one: self.kernel(gpu, one), streamed_passes=delta
+      ),
+      notes=notes,
+      assumptions=(*SM_ASSUMPTIONS, *self.assumptions(gpu)),
+    )
 
 
 def sm_execution(

@@ -13,8 +13,8 @@ from hw_profiles.attention.calibration import EXPOSED_SOFTMAX
 from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.passes import AttentionPass, attention_passes
 from hw_profiles.attention.problem import AttentionProblem
-from hw_profiles.attention.sm import PassKernel, padding_notes, sm_demand
-from hw_profiles.attention.sm_capacity import OVERHEAD_REGISTERS, BlockCapacity, BlockNeeds
+from hw_profiles.attention.sm import PassKernel, SmSchedule, padding_notes
+from hw_profiles.attention.sm_capacity import OVERHEAD_REGISTERS, BlockNeeds
 from hw_profiles.capacity.buffers import Shortfall
 from hw_profiles.capacity.warpgroups import (
   MOST_CONSUMERS,
@@ -24,7 +24,6 @@ from hw_profiles.capacity.warpgroups import (
   launch_registers,
 )
 from hw_profiles.cost.arithmetic import missing_rate
-from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
 NAME = "warp_specialized"
@@ -200,24 +199,10 @@ def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
   return found
 
 
-_CAPACITY = BlockCapacity(needs=_needs, shapes=shape_shortfalls)
-pass_buffers = _CAPACITY.pass_buffers
-shortfalls = _CAPACITY.shortfalls
-capacity_shortfalls = _CAPACITY.shortfalls_of_pass
-
-
-def demand(problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile) -> Demand:
-  """Rings, what is kept, barriers and registers of the one block of an SM."""
-  return sm_demand(
-    problem,
-    config,
-    gpu,
-    capacity=_CAPACITY,
-    kernel=lambda one: pass_kernel(gpu, one),
-    assumptions=(
-      f"{100 * EXPOSED_SOFTMAX.value:.0f} % of the softmax of two or more consumers is not hidden"
-      f" under products, all of a single one's ({EXPOSED_SOFTMAX.confidence})",
-    ),
+def _assumptions(_: GpuProfile) -> tuple[str, ...]:
+  return (
+    f"{100 * EXPOSED_SOFTMAX.value:.0f} % of the softmax of two or more consumers is not hidden"
+    f" under products, all of a single one's ({EXPOSED_SOFTMAX.confidence})",
   )
 
 
@@ -246,3 +231,12 @@ def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
     exposed_softmax=EXPOSED_SOFTMAX.value if consumers > 1 else 1.0,
     notes=(note, *padding_notes(one, padded_dim)),
   )
+
+
+_SCHEDULE = SmSchedule(
+  needs=_needs, shapes=shape_shortfalls, kernel=pass_kernel, assumptions=_assumptions
+)
+pass_buffers = _SCHEDULE.pass_buffers
+shortfalls = _SCHEDULE.shortfalls
+capacity_shortfalls = _SCHEDULE.shortfalls_of_pass
+demand = _SCHEDULE.demand
