@@ -242,6 +242,9 @@ class NpuProfile(Profile):
     hbm_to_core_bytes_per_cycle: MTE2 of a cube core, data in HBM, all cores busy;
       None: unknown.
     core_to_l2_bytes_per_cycle: Writes of a core into L2; None: unknown.
+    few_cores_gm_bytes_per_cycle: What a cube core writes to GM through FixPipe, and
+      loads from HBM through MTE2, while at most half of the cores work: more than
+      its share of `l0c_to_gm_bytes_per_cycle`, less than L2 delivers; None: unknown.
     l0c_to_l1_bytes_per_cycle: FixPipe, counted in bytes written.
     ub_to_l1_bytes_per_cycle: MTE3; 0 where the path does not exist.
     l0c_to_gm_bytes_per_cycle: FixPipe, counted in bytes written.
@@ -295,6 +298,7 @@ class NpuProfile(Profile):
   l2_to_core_bytes_per_cycle: int
   hbm_to_core_bytes_per_cycle: int | None
   core_to_l2_bytes_per_cycle: int | None
+  few_cores_gm_bytes_per_cycle: int | None
   l0c_to_l1_bytes_per_cycle: int
   ub_to_l1_bytes_per_cycle: int
   l0c_to_gm_bytes_per_cycle: int

@@ -242,11 +242,12 @@ def _phase(one: AttentionPass, npu: NpuProfile) -> NpuPhase:
   l2_share = npu.l2_bytes * L2_OPERAND_FRACTION
   stored = one.live_rows * sum(dim for _, dim in one.accumulators) * one.result_size_bytes
   loaded = one.live_rows * sum(dim for _, dim in one.kept) * size
+  loaded_bytes = one.step_bytes + (0 if direct else probability_bytes)
   return NpuPhase(
     tiles=one.visits.blocks,
     load=one.visits.busiest(cores=npu.aic_count),
     per_step=NpuAmounts(
-      l1_bytes=one.step_bytes + (0 if direct else probability_bytes),
+      l1_bytes=loaded_bytes,
       # the kept operands for the scores, the probabilities for the results
       l0a_bytes=rows * total_dim(one.kept, one, npu) * size + probability_bytes,
       l0b_bytes=streamed * ceil_div(len(one.products), len(one.streamed)),
@@ -269,6 +270,8 @@ def _phase(one: AttentionPass, npu: NpuProfile) -> NpuPhase:
     sub_steps=ceil_div(columns, sub_columns(one, npu)),
     macs_per_cycle=npu.cube_macs_per_cycle[one.dtype],
     num_stages=one.num_stages,
+    # probabilities come from L2, which has them
+    cold_fraction=one.step_bytes / max(loaded_bytes, 1),
     hbm_bytes=one.dram_bytes(wave_programs=npu.aic_count, l2_bytes=l2_share)
     + (0 if workspace_bytes(one, npu) <= l2_share else 2 * one.visits.total * exchanged),
   )

@@ -12,7 +12,7 @@ from hw_profiles.attention.sm import PassKernel, SmSchedule, padding_notes
 from hw_profiles.attention.sm_capacity import OVERHEAD_REGISTERS, BlockNeeds
 from hw_profiles.capacity.buffers import Shortfall
 from hw_profiles.capacity.residency import LANES_PER_WARP
-from hw_profiles.cost.arithmetic import missing_rate
+from hw_profiles.cost.arithmetic import missing_rate, mma_sync_assumption
 from hw_profiles.profile import GpuProfile
 
 NAME = "multistage"
@@ -106,7 +106,7 @@ def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
 def _assumptions(gpu: GpuProfile) -> tuple[str, ...]:
   estimated = "registers of the compiled kernel estimated from the tile, not read from a binary"
   if not gpu.has_wgmma:
-    return (estimated,)
+    return (estimated, *mma_sync_assumption(gpu))
   waited = gpu.source("synchronous_mma_fraction")
   return (
     estimated,

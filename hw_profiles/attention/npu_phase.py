@@ -4,7 +4,7 @@ import dataclasses
 
 from hw_profiles.attention.block_visits import CoreLoad
 from hw_profiles.cost.device_time import DeviceTime, device_time
-from hw_profiles.cost.npu_time import NpuAmounts, pipe_times_us
+from hw_profiles.cost.npu_time import CoresAtWork, NpuAmounts, pipe_times_us
 from hw_profiles.profile import NpuProfile, known
 
 
@@ -21,6 +21,7 @@ class NpuPhase:
     macs_per_cycle: Of one cube, for the dtype.
     num_stages: Sub-steps whose operands L1 holds.
     hbm_bytes: Of the whole kernel.
+    cold_fraction: Share of what steps load into L1 that was not in L2 before.
   """
 
   tiles: int
@@ -31,6 +32,7 @@ class NpuPhase:
   macs_per_cycle: int
   num_stages: int
   hbm_bytes: int
+  cold_fraction: float = 0.0
 
 
 def npu_phases_time(
@@ -63,8 +65,9 @@ def npu_phases_time(
   times_us: dict[str, float] = {}
   total_us = 0.0
   for phase in phases:
-    step = pipe_times_us(npu, phase.per_step, core="mixed", macs_per_cycle=phase.macs_per_cycle)
-    once = pipe_times_us(npu, phase.per_tile, core="mixed", macs_per_cycle=phase.macs_per_cycle)
+    cores = CoresAtWork("mixed", phase.tiles, phase.macs_per_cycle, phase.cold_fraction)
+    step = pipe_times_us(npu, phase.per_step, cores)
+    once = pipe_times_us(npu, phase.per_tile, cores)
     steps, tiles = phase.load.steps, phase.load.tiles
     hbm_us = phase.hbm_bytes / hbm_rate * 1e6
     slowest_us = max(time for pipe, time in step.items() if pipe != "mte2")

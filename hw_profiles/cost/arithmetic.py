@@ -51,3 +51,14 @@ def missing_cube_rate(dtype: str, npu: NpuProfile) -> tuple[Shortfall, ...]:
   known = ", ".join(npu.cube_macs_per_cycle)
   statement = f"dtype={dtype!r}: the cube of {npu.name} takes {known}"
   return (Shortfall("unsupported", "dtype", (), statement),)
+
+
+def mma_sync_assumption(gpu: GpuProfile) -> tuple[str, ...]:
+  """What mma.sync is taken to reach on a device whose peak is that of tcgen05."""
+  if not gpu.tensor_memory_bytes_per_sm:
+    return ()
+  reached = gpu.source("synchronous_mma_fraction")
+  return (
+    "mma.sync, with operands and accumulators in registers, reaches"
+    f" {100 * reached.value:.0f} % of the tcgen05 rate ({reached.confidence})",
+  )

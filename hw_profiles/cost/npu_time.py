@@ -62,6 +62,9 @@ class NpuWork:
     per_step: Of one step of a full tile.
     per_tile: Done once a tile.
     hbm_bytes: Of the whole problem.
+    cold_fraction: Share of what `per_step` loads into L1 that is not in L2 before
+      the kernel starts.
+    load_efficiency: Share of the rates of MTE2 and HBM that loads reach.
     num_stages: Steps whose operands L1 holds; the vector pipes always have two
       slots in UB.
     accumulators: Tiles that L0C holds; 0 for "AIV".
@@ -77,6 +80,8 @@ class NpuWork:
   num_stages: int
   accumulators: int = 0
   macs_per_cycle: int = 0
+  cold_fraction: float = 0.0
+  load_efficiency: float = 1.0
 
 
 def npu_cores(npu: NpuProfile, core: CoreKind) -> int:
@@ -95,9 +100,12 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
       tile   max(steps, FixPipe, vector pipes) with two accumulators in L0C,
              max(steps + FixPipe, vector pipes) with one
 
-  MTE1 loads L0A and L0B one after the other; what a tile loads or multiplies
-  once comes on top of its steps. HBM serves all cores together, at its peak where
-  the profile does not know what is sustained.
+  While at most half of the cube cores have a tile, FixPipe writes and MTE2 loads
+  what was not in L2 at `few_cores_gm_bytes_per_cycle`. A line that another core of
+  that only round has asked for is not there sooner. With more cores FixPipe is
+  slower, and HBM the limit of the loads. MTE1 loads L0A and L0B one after the
+  other; what a tile loads or multiplies once comes on top of its steps. HBM serves
+  all cores together, at its peak where the profile does not know what is sustained.
 
   Returns:
     `times_us` of the busiest core's "mte2" (L2 to L1), "mte1" (L1 to L0),
@@ -107,8 +115,10 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
     the last tile's drain.
   """
   rounds = ceil_div(work.tiles, npu_cores(npu, work.core))
-  step = pipe_times_us(npu, work.per_step, core=work.core, macs_per_cycle=work.macs_per_cycle)
-  once = pipe_times_us(npu, work.per_tile, core=work.core, macs_per_cycle=work.macs_per_cycle)
+  cores = CoresAtWork(work.core, work.tiles, work.macs_per_cycle, work.cold_fraction)
+  step = pipe_times_us(npu, work.per_step, cores)
+  once = pipe_times_us(npu, work.per_tile, cores)
+  step["mte2"] /= work.load_efficiency
 
   slowest_us = max(time for pipe, time in step.items() if pipe != "mte2")
   overlap = max if work.num_stages > 1 else operator.add
@@ -127,7 +137,7 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
   # on their own, their slowest pipe is in the rounds already
   rest_us = drain_us + sum(vector_us) - (max(vector_us) if work.core == "AIV" else 0.0)
   hbm_rate = npu.hbm_bandwidth_bytes_per_s * known(npu.sustained_hbm_fraction, 1.0)
-  hbm_us = work.hbm_bytes / hbm_rate * 1e6
+  hbm_us = work.hbm_bytes / (hbm_rate * work.load_efficiency) * 1e6
 
   busy = {pipe: rounds * (work.steps * step[pipe] + once[pipe]) for pipe in step}
   listed = [pipe for pipe in _CUBE_PIPES if work.core != "AIV"]
@@ -142,23 +152,41 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
   return device_time(times_us, total_us)
 
 
-def pipe_times_us(
-  npu: NpuProfile, amounts: NpuAmounts, *, core: CoreKind, macs_per_cycle: int
-) -> dict[str, float]:
+@dataclasses.dataclass(frozen=True)
+class CoresAtWork:
+  """What the rates of a core's pipes depend on.
+
+  Attributes:
+    core: As in `NpuWork`.
+    tiles: Tiles there are for all cores.
+    macs_per_cycle: Of one cube, for the dtype.
+    cold_fraction: Share of the loads into L1 that was not in L2 before.
+  """
+
+  core: CoreKind
+  tiles: int
+  macs_per_cycle: int
+  cold_fraction: float = 0.0
+
+
+def pipe_times_us(npu: NpuProfile, amounts: NpuAmounts, cores: CoresAtWork) -> dict[str, float]:
   """Time of each pipe of one core for `amounts`; vector cores of a cube core share them."""
-  vectors = npu.vector_cores_per_cube_core if core == "mixed" else 1
+  vectors = npu.vector_cores_per_cube_core if cores.core == "mixed" else 1
+  few = npu.few_cores_gm_bytes_per_cycle if 2 * cores.tiles <= npu.aic_count else None
+  cold_bytes = amounts.l1_bytes * cores.cold_fraction if few else 0.0
 
   def cycles_us(amount: float, rate_per_cycle: float) -> float:
     # a path that does not exist has rate 0 and nothing to move
     return amount / (rate_per_cycle * npu.clock_hz) * 1e6 if amount else 0.0
 
   return {
-    "mte2": cycles_us(amounts.l1_bytes, npu.l2_to_core_bytes_per_cycle),
+    "mte2": cycles_us(amounts.l1_bytes - cold_bytes, npu.l2_to_core_bytes_per_cycle)
+    + cycles_us(cold_bytes, few or npu.l2_to_core_bytes_per_cycle),
     "mte1": cycles_us(amounts.l0a_bytes, npu.l1_to_l0a_bytes_per_cycle)
     + cycles_us(amounts.l0b_bytes, npu.l1_to_l0b_bytes_per_cycle)
     + cycles_us(amounts.bt_bytes, npu.bt_load_bytes_per_cycle),
-    "cube": cycles_us(amounts.macs, macs_per_cycle * npu.sustained_cube_fraction),
-    "fixpipe": cycles_us(amounts.l0c_to_gm_bytes, npu.l0c_to_gm_bytes_per_cycle)
+    "cube": cycles_us(amounts.macs, cores.macs_per_cycle * npu.sustained_cube_fraction),
+    "fixpipe": cycles_us(amounts.l0c_to_gm_bytes, few or npu.l0c_to_gm_bytes_per_cycle)
     + cycles_us(amounts.l0c_to_ub_bytes, npu.l0c_to_ub_bytes_per_cycle),
     "vector_mte2": cycles_us(amounts.gm_to_ub_bytes / vectors, npu.gm_to_ub_bytes_per_cycle),
     "vector": cycles_us(amounts.vector_bytes / vectors, npu.vector_bytes_per_cycle)

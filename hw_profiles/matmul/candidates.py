@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div, round_up
-from hw_profiles.matmul import warp_specialized
+from hw_profiles.matmul import tcgen05, warp_specialized
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
 from hw_profiles.planner.plan import Schedule
@@ -62,6 +62,8 @@ def _sides_and_depths(
     return (16, 32, 64, 128, 256, 512), (16, 32, 64, 128, 256, 512), _NPU_K_BYTES, _NPU_STAGES
   if schedule == warp_specialized.NAME:
     return (64, 128, 192, 256), (16, 32, 64, 128, 192, 256), _WGMMA_K_BYTES, _GPU_STAGES
+  if schedule == tcgen05.NAME:
+    return (128, 256), (16, 32, 64, 128, 192, 256), _WGMMA_K_BYTES, _GPU_STAGES
   return (16, 32, 64, 128, 256), (16, 32, 64, 128, 256), _MMA_K_BYTES, _GPU_STAGES
 
 

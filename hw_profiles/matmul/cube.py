@@ -15,7 +15,9 @@ from hw_profiles.activations import activation_cost
 from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.capacity.buffers import Buffer, Shortfall, fullest, larger_first
 from hw_profiles.cost.arithmetic import missing_cube_rate
+from hw_profiles.cost.l2_reuse import L2_OPERAND_FRACTION
 from hw_profiles.cost.npu_time import NpuAmounts, NpuWork
+from hw_profiles.cost.stream_time import UNALIGNED_RATE
 from hw_profiles.cost.wave import wave
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.matmul.config import MatmulConfig
@@ -261,6 +263,9 @@ def demand_of(
     notes=notes,
     assumptions=(
       L2_ASSUMPTION,
+      f"when the kernel ends L2 still has C, up to {100 * (1 - L2_OPERAND_FRACTION):.0f} % of L2",
+      f"operands whose rows begin off {npu.gm_alignment_bytes} B load at"
+      f" {100 * UNALIGNED_RATE:.0f} % of the rate",
       "L0A/L0B slices are this planner's: Huawei's compiler reports no L0A or L0B use",
     ),
   )
@@ -278,7 +283,7 @@ def _execution(
   work = _work(problem, config, npu, tile, counts)
   accumulator_bytes = problem.products * tile.rows * tile.columns * ACCUMULATOR_BYTES
   tiers = {
-    "hbm": counts.dram_bytes,
+    "hbm": work.hbm_bytes,
     "l1": counts.l2_bytes - problem.batch * traffic.c_write_bytes,
     "l0": work.tiles * work.steps * work.per_step.l1_bytes,
     "l0c": work.tiles * accumulator_bytes,
@@ -308,24 +313,46 @@ def _work(
   counts: TileCounts,
 ) -> NpuWork:
   size = dtypes.size_bytes(problem.dtype)
-  a_bytes = tile.rows * tile.depth * size
-  b_bytes = problem.products * tile.depth * tile.columns * size
+  steps = counts.traffic.k_steps
+  # the last step is as deep as what is left of K, in whole fractals
+  depth = round_up(problem.k, tile.fractal_depth) / max(steps, 1)
+  a_bytes = round(tile.rows * depth * size)
+  b_bytes = round(problem.products * depth * tile.columns * size)
   return NpuWork(
     core="AIC" if problem.activation is None else "mixed",
     tiles=counts.tiles,
-    steps=counts.traffic.k_steps,
+    steps=steps,
     per_step=NpuAmounts(
       l1_bytes=a_bytes + b_bytes,
       l0a_bytes=a_bytes,
       l0b_bytes=b_bytes,
-      macs=problem.products * tile.rows * tile.columns * tile.depth,
+      macs=round(problem.products * tile.rows * tile.columns * depth),
     ),
     per_tile=_epilogue(problem, npu, tile),
-    hbm_bytes=counts.dram_bytes,
+    hbm_bytes=counts.dram_bytes - _kept_results(problem, npu, counts),
+    cold_fraction=1.0,
+    load_efficiency=_load_efficiency(problem, npu, a_bytes=a_bytes, b_bytes=b_bytes),
     num_stages=config.num_stages,
     accumulators=tile.accumulators,
     macs_per_cycle=npu.cube_macs_per_cycle[problem.dtype],
   )
+
+
+def _load_efficiency(
+  problem: MatmulProblem, npu: NpuProfile, *, a_bytes: int, b_bytes: int
+) -> float:
+  """Share of the load rate that a step's operands reach, as their rows lie in GM."""
+  size = dtypes.size_bytes(problem.dtype)
+  needed = 0.0
+  for loaded, row in ((a_bytes, problem.k), (b_bytes, problem.n)):
+    needed += loaded / (UNALIGNED_RATE if row * size % npu.gm_alignment_bytes else 1.0)
+  return (a_bytes + b_bytes) / needed if needed else 1.0
+
+
+def _kept_results(problem: MatmulProblem, npu: NpuProfile, counts: TileCounts) -> int:
+  """Bytes of C that L2 still holds when the kernel ends: they go to HBM later, if ever."""
+  room = int(npu.l2_bytes * (1 - L2_OPERAND_FRACTION))
+  return min(problem.batch * counts.traffic.c_write_bytes, room)
 
 
 def _epilogue(problem: MatmulProblem, npu: NpuProfile, tile: CubeTile) -> NpuAmounts:

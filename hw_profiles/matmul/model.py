@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hw_profiles.matmul import compiled, cube, multistage, warp_specialized
+from hw_profiles.matmul import compiled, cube, multistage, tcgen05, warp_specialized
 from hw_profiles.matmul.candidates import candidates
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
@@ -17,7 +17,7 @@ class MatmulModel:
   name = "matmul"
   problem_class = MatmulProblem
   config_class = MatmulConfig
-  gpu_schedules = (warp_specialized, multistage)
+  gpu_schedules = (warp_specialized, multistage, tcgen05)
   npu_schedules = (compiled, cube)
 
   def candidates(

@@ -8,7 +8,7 @@ from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
 from hw_profiles.capacity.residency import LANES_PER_WARP
-from hw_profiles.cost.arithmetic import missing_rate
+from hw_profiles.cost.arithmetic import missing_rate, mma_sync_assumption
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
 from hw_profiles.matmul.sm import SmKernel, shared_memory_statement, sm_demand
@@ -213,16 +213,21 @@ def demand(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Dem
     config,
     gpu,
     buffers=_buffers(problem, config, gpu),
-    kernel=lambda: _kernel(problem, config),
-    assumption="registers of the compiled kernel estimated from the tile, not read from a binary",
+    kernel=lambda: _kernel(problem, config, gpu),
+    assumptions=(
+      "registers of the compiled kernel estimated from the tile, not read from a binary",
+      *mma_sync_assumption(gpu),
+    ),
   )
 
 
-def _kernel(problem: MatmulProblem, config: MatmulConfig) -> SmKernel:
+def _kernel(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> SmKernel:
   return SmKernel(
     threads=_block_threads(problem, config),
     registers_per_thread=_registers_per_thread(problem, config),
     shared_bytes=_shared_bytes(problem, config),
     shared_bytes_per_step=_shared_bytes_per_step(problem, config),
     persistent=False,
+    # Triton queues wgmmas; beside tensor memory this is mma.sync
+    rate_fraction=gpu.synchronous_mma_fraction if gpu.tensor_memory_bytes_per_sm else 1.0,
   )

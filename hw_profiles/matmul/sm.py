@@ -40,8 +40,11 @@ class SmKernel:
     registers_per_thread: At launch.
     shared_bytes: Shared memory of the block.
     shared_bytes_per_step: In and out of shared memory in one K step.
+    sms_per_tile: SMs that share a tile, an equal part each; threads and bytes are
+      those of one.
     persistent: One block an SM, which walks tiles and stages C in shared memory
       for the TMA; else a block a tile, as many as fit, which stores registers.
+    rate_fraction: Share of the tensor cores' rate that its instructions can reach.
     notes: What to say of it.
   """
 
@@ -50,6 +53,8 @@ class SmKernel:
   shared_bytes: int
   shared_bytes_per_step: int
   persistent: bool
+  sms_per_tile: int = 1
+  rate_fraction: float = 1.0
   notes: tuple[str, ...] = ()
 
 
@@ -86,7 +91,7 @@ def sm_demand(
   *,
   buffers: tuple[Buffer, ...],
   kernel: Callable[[], SmKernel],
-  assumption: str,
+  assumptions: tuple[str, ...],
 ) -> Demand:
   """`Demand` of one schedule.
 
@@ -96,7 +101,7 @@ def sm_demand(
     gpu: The device.
     buffers: What a block keeps.
     kernel: Its thread block, asked for only if the tile fits.
-    assumption: What its residency rests on.
+    assumptions: What its estimate rests on.
   """
   traffic = tile_traffic(problem, config)
   part, unsplit = parts_of(problem, config)
@@ -115,7 +120,7 @@ def sm_demand(
       if split
       else _execution(problem, config, gpu, kernel())
     ),
-    assumptions=(L2_ASSUMPTION, assumption, *((MERGE_ASSUMPTION,) if split else ())),
+    assumptions=(L2_ASSUMPTION, *assumptions, *((MERGE_ASSUMPTION,) if split else ())),
   )
 
 
@@ -159,24 +164,27 @@ def _execution(
   )
   # a persistent block has its SM to itself, whatever would fit beside it
   blocks = 1 if kernel.persistent else resident.resident_blocks
+  sms = kernel.sms_per_tile
   counts = tile_counts(
     problem,
     config,
     traffic,
-    wave_programs=gpu.sm_count * blocks,
+    wave_programs=gpu.sm_count // sms * blocks,
     l2_bytes=gpu.l2_bytes,
   )
   k_steps = traffic.k_steps
   work = SmWork(
-    tiles=counts.tiles,
+    # an SM's part of a tile
+    tiles=counts.tiles * sms,
     steps=k_steps,
     per_step=SmAmounts(
-      flops=2 * problem.products * config.block_m * config.block_n * config.block_k,
-      l2_bytes=traffic.a_tile_bytes + traffic.b_tile_bytes,
+      flops=2 * problem.products * config.block_m * config.block_n * config.block_k // sms,
+      l2_bytes=(traffic.a_tile_bytes + traffic.b_tile_bytes) // sms,
       shared_bytes=kernel.shared_bytes_per_step,
     ),
-    per_tile=_epilogue(problem, config, staged=kernel.persistent),
-    flops_per_s=priced.flops_per_s,
+    per_tile=_epilogue(problem, config, sms, staged=kernel.persistent),
+    flops_per_s=priced.flops_per_s
+    * (kernel.rate_fraction if priced.arithmetic == "tensor_cores" else 1.0),
     arithmetic=priced.arithmetic,
     dram_bytes=counts.dram_bytes,
     resident_blocks=blocks,
@@ -188,19 +196,19 @@ def _execution(
     resident_blocks=blocks,
     residency=resident,
     binding=resident.binding,
-    waves=wave(programs=counts.tiles, cores=gpu.sm_count, programs_per_core=blocks),
+    waves=wave(programs=counts.tiles, cores=gpu.sm_count // sms, programs_per_core=blocks),
     traffic_bytes=FrozenMap(
       dram=counts.dram_bytes,
       l2=counts.l2_bytes,
-      shared=counts.tiles * k_steps * kernel.shared_bytes_per_step,
+      shared=work.tiles * k_steps * kernel.shared_bytes_per_step,
     ),
     notes=(*kernel.notes, *priced.notes, *tile_notes(problem, config, counts)),
   )
 
 
-def _epilogue(problem: MatmulProblem, config: MatmulConfig, *, staged: bool) -> SmAmounts:
+def _epilogue(problem: MatmulProblem, config: MatmulConfig, sms: int, *, staged: bool) -> SmAmounts:
   """C once to L2, where staged in and out of shared memory; the activation of each element."""
-  outputs = config.block_m * config.block_n
+  outputs = config.block_m * config.block_n // sms
   result_bytes = outputs * dtypes.size_bytes(problem.result_dtype)
   return SmAmounts(
     l2_bytes=result_bytes,

@@ -123,4 +123,6 @@ def split_time(
     ),
   )
   merge_us = gpu.launch_gap_us + merge.total_us
-  return device_time({**parts.times_us, "merge": merge_us}, parts.total_us + merge_us)
+  return device_time(
+    {**parts.times_us, "merge": merge_us}, parts.total_us + merge_us, unknown=parts.unknown
+  )

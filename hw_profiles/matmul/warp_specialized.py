@@ -463,7 +463,7 @@ def demand(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Dem
     gpu,
     buffers=_buffers(part, unsplit, gpu),
     kernel=lambda: _kernel(part, unsplit, gpu),
-    assumption="one persistent block an SM, whose copies run ahead through the epilogue",
+    assumptions=("one persistent block an SM, whose copies run ahead through the epilogue",),
   )
 
 

@@ -114,12 +114,6 @@ def _gpu(gpu: GpuProfile) -> tuple[str, ...]:
       f"L2 delivers {gpu.l2_bandwidth_bytes_per_s / 1e12:.1f} TB/s"
       f" ({gpu.source('l2_bandwidth_bytes_per_s').confidence}), {stated[1]}"
     )
-  if gpu.tensor_memory_bytes_per_sm:
-    stated.append(
-      "not modelled: tcgen05, tensor memory and pairs of SMs that share an MMA: this is an"
-      " mma.sync kernel, operands and accumulators in registers, at the tcgen05 peak; one that"
-      " uses tcgen05 reads shared memory less"
-    )
   return tuple(stated)
 
 
@@ -129,8 +123,7 @@ def _npu(npu: NpuProfile) -> tuple[str, ...]:
     f"full rounds hold {100 * npu.sustained_cube_fraction:.0f} % of the cube's rate,"
     f" loads {100 * known(npu.sustained_hbm_fraction, 1.0):.0f} % of the HBM peak"
     f" ({npu.source('sustained_cube_fraction').confidence})",
-    "pipes overlap as far as their buffers allow; synchronisation and address alignment cost"
-    " nothing",
+    "pipes overlap as far as their buffers allow; synchronisation costs nothing",
   )
 
 

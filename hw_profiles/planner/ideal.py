@@ -23,10 +23,11 @@ _RATES: Mapping[type, Mapping[str, tuple[str, ...]]] = {
   },
   NpuProfile: {
     "cube": ("cube_macs_per_cycle",),
-    "mte2": ("l2_to_core_bytes_per_cycle",),
+    "mte2": ("l2_to_core_bytes_per_cycle", "few_cores_gm_bytes_per_cycle"),
     "mte1": ("l1_to_l0a_bytes_per_cycle", "l1_to_l0b_bytes_per_cycle", "bt_load_bytes_per_cycle"),
     "fixpipe": (
       "l0c_to_gm_bytes_per_cycle",
+      "few_cores_gm_bytes_per_cycle",
       "l0c_to_ub_bytes_per_cycle",
       "l0c_to_l1_bytes_per_cycle",
     ),

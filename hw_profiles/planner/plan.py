@@ -1,6 +1,7 @@
 """`plan`: one problem, one tile configuration, one device."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -81,36 +82,46 @@ def choose(
   """Every schedule that runs the tile; where none does, the one that is nearest to it.
 
   The nearest is the first whose dtypes and shapes allow the tile, so that only
-  memory is short, else the last. A compiled kernel comes before one that would
-  have to be written by hand, which counts only where there is none.
+  memory is short, else the last that the device has. A compiled kernel comes
+  before one that would have to be written by hand, which counts only where there
+  is none.
 
   Raises:
     ValueError: see `schedules`.
   """
   possible = schedules(model, device, requested)
-  refused = tuple(
+  asked = tuple(
     Choice(schedule, _shortfalls(schedule, problem, config, device)) for schedule in possible
   )
-  first = refused[0]
+  first = asked[0]
   if first.schedule.NAME == COMPILED and _lacks_at_most_memory(first):
-    refused = (first,)
-  running = tuple(choice for choice in refused if not choice.shortfalls)
+    asked = (first,)
+  running = tuple(choice for choice in asked if not choice.shortfalls)
   if running:
-    why = _refusals(choice for choice in refused if choice.shortfalls)
-    return tuple(dataclasses.replace(choice, refusals=why) for choice in running)
-  nearest = next((x for x in refused if _lacks_at_most_memory(x)), refused[-1])
-  why = _refusals(choice for choice in refused if choice is not nearest)
-  return (dataclasses.replace(nearest, refusals=why),)
+    return tuple(
+      dataclasses.replace(choice, refusals=_refusals(asked, before=choice)) for choice in running
+    )
+  only_memory = (x for x in asked if _lacks_at_most_memory(x))
+  nearest = next(only_memory, None) or on_device(asked)[-1]
+  return (dataclasses.replace(nearest, refusals=_refusals(asked, before=nearest)),)
 
 
 def _lacks_at_most_memory(choice: Choice) -> bool:
   return all(found.kind == "capacity" for found in choice.shortfalls)
 
 
-def _refusals(refused: Iterable[Choice]) -> tuple[str, ...]:
-  """A sentence for each schedule that does not run the tile; the first obstacle is enough."""
+def on_device(asked: Sequence[Choice]) -> Sequence[Choice]:
+  """Those whose schedule the device has at all; all where it has none."""
+  return [x for x in asked if all(found.resource != "device" for found in x.shortfalls)] or asked
+
+
+def _refusals(asked: Iterable[Choice], *, before: Choice) -> tuple[str, ...]:
+  """Why those that the op prefers do not run the tile, the first obstacle of each."""
+  preferred = itertools.takewhile(lambda choice: choice is not before, asked)
   return tuple(
-    f"{choice.schedule.NAME} does not: {choice.shortfalls[0].statement}" for choice in refused
+    f"{choice.schedule.NAME} does not: {choice.shortfalls[0].statement}"
+    for choice in preferred
+    if choice.shortfalls
   )
 
 
@@ -141,9 +152,12 @@ def plan(
     profile: A profile or its name.
     schedule: How the kernel works. A matmul on NVIDIA: "warp_specialized" (a
       TMA producer and wgmma consumers, compute capability 9.0 and 16-bit
-      operands) or "multistage" (all warps copy and compute; any GPU); on Ascend
+      operands), "tcgen05" (accumulators in tensor memory, compute capability 10.0;
+      no kernel here does so) or "multistage" (all warps copy and compute; any
+      GPU); on Ascend
       "compiled" (the portable kernel as Huawei's compiler gives it memory) or "cube"
-      (one written by hand). Attention has the same two on NVIDIA, on Ascend
+      (one written by hand). Attention has "warp_specialized" and
+      "multistage" on NVIDIA, on Ascend
       "compiled" and "cube_vector"; what works on rows "compiled" and "vector".
       "auto" plans what is compiled wherever the compiler takes the problem and
       the shape of the tile, fit or not. Otherwise it takes the fastest of those

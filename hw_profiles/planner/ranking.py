@@ -9,9 +9,11 @@ from hw_profiles.capacity.compiled import NAME as COMPILED
 from hw_profiles.planner.op_model import ConfigT, OpModel, ProblemT
 from hw_profiles.planner.op_registry import model_of
 from hw_profiles.planner.plan import (
+  Choice,
   Device,
   Schedule,
   choose,
+  on_device,
   plan,
   plan_choices,
   schedules,
@@ -48,17 +50,22 @@ def offered(
   """The op's candidates, each with the schedules it is offered for.
 
   Of the schedule that is asked for, or of each that "auto" may take; where none
-  does the problem's dtype, those of the last. Where the problem can be compiled
-  for Ascend, only what the compiler takes: the kernels written by hand do not exist.
+  does the problem's dtype, those of the last that the device has. Where the
+  problem can be compiled for Ascend, only what the compiler takes: the kernels
+  written by hand do not exist.
   """
-  possible = schedules(model, device, schedule)
-  able = [x for x in possible if not x.unsupported(problem, device)] or possible[-1:]
-  if able[0].NAME == COMPILED:
+  asked = [
+    Choice(one, tuple(one.unsupported(problem, device)))
+    for one in schedules(model, device, schedule)
+  ]
+  able = [x for x in asked if not x.shortfalls] or on_device(asked)[-1:]
+  if able[0].schedule.NAME == COMPILED:
     able = able[:1]
   found: dict[ConfigT, tuple[str, ...]] = {}
-  for one in able:
-    for config in model.candidates(problem, device, one.NAME):
-      found[config] = (*found.get(config, ()), one.NAME)
+  for choice in able:
+    name = choice.schedule.NAME
+    for config in model.candidates(problem, device, name):
+      found[config] = (*found.get(config, ()), name)
   return found
 
 

@@ -241,8 +241,10 @@ def test_no_prediction_beats_the_roofline(profile):
   device = hw.get_profile(profile)
   for m, k, n in [(1, 4096, 4096), (1024, 4096, 12288), (4096, 64, 4096)]:
     problem = hw.MatmulProblem(m, k, n, "float16")
+    # C is in L2 when the kernel ends, as far as half of that holds it
+    kept = min(2 * m * n, device.l2_bytes // 2)
     limit = hw.roofline(
-      device, flops=problem.flops, bytes=problem.once_through_bytes, dtype="float16"
+      device, flops=problem.flops, bytes=problem.once_through_bytes - kept, dtype="float16"
     )
     for plan in hw.rank(problem, device, top=None):
       assert plan.predicted_us > limit.time_us
@@ -273,3 +275,55 @@ def test_binding_is_the_fullest_memory(config, binding):
 def test_placement_of_the_accumulator_is_not_a_choice():
   plan = by_hand(FFN, hw.MatmulConfig(64, 64, 64, 2, accumulator="shared"), "910b3")
   assert plan.notes[0] == "accumulator='shared' is not read here: L0C holds it"
+
+
+def test_results_that_l2_holds_do_not_wait_for_hbm():
+  npu = hw.get_profile("950pr")
+  config = hw.MatmulConfig(128, 128, 256, 2)
+  for n in (2048, 1 << 16):
+    problem = hw.MatmulProblem(2048, 256, n, "float16", out_dtype="float32")
+    c_bytes = 2048 * n * 4
+    plan = hw.plan(problem, config, npu)
+    kept = min(c_bytes, npu.l2_bytes // 2)
+    assert plan.traffic_bytes["hbm"] == problem.once_through_bytes - kept
+  assert any("L2 still has C, up to 50 %" in text for text in plan.assumptions)
+
+
+def test_the_last_step_is_as_deep_as_what_is_left_of_k():
+  config = hw.MatmulConfig(128, 128, 256, 2)
+  times = [
+    hw.plan(hw.MatmulProblem(1280, k, 1280, "float16"), config, "910b3").times_us["cube"]
+    for k in (256, 272, 512)
+  ]
+  assert times[1] == pytest.approx(times[0] * 272 / 256)
+  assert times[2] == pytest.approx(times[0] * 2)
+
+
+@pytest.mark.parametrize(("k", "share"), [(512, 1.0), (511, 0.7)])
+def test_rows_off_the_gm_boundary_load_slower(k, share):
+  npu = hw.get_profile("910b3")
+  config = hw.MatmulConfig(128, 128, 512, 2)
+  # B's rows are whole multiples of 512 B: only A's are off it
+  plan = hw.plan(hw.MatmulProblem(2560, k, 2560, "float16"), config, npu)
+  tile_bytes = 128 * 512 * 2
+  step_bytes = tile_bytes / share + tile_bytes
+  rounds = -(-20 * 20 // npu.aic_count)
+  load_us = rounds * step_bytes / npu.l2_to_core_bytes_per_cycle / npu.clock_hz * 1e6
+  assert plan.times_us["mte2"] == pytest.approx(load_us)
+
+
+def test_few_cores_write_faster_and_load_slower():
+  npu = hw.get_profile("910b2")
+  config = hw.MatmulConfig(128, 256, 512, 2)
+  few = hw.plan(hw.MatmulProblem(128, 16384, 512, "int8", out_dtype="float16"), config, npu)
+  cycles_us = 1e6 / npu.clock_hz
+  loaded = 16384 * (128 + 256)
+  assert few.times_us["mte2"] == pytest.approx(loaded / 57 * cycles_us)
+  assert few.times_us["fixpipe"] == pytest.approx(128 * 256 * 2 / 57 * cycles_us)
+  half = npu.aic_count // 2
+  for tiles, rate in ((half, 57), (half + 1, npu.l0c_to_gm_bytes_per_cycle)):
+    problem = hw.MatmulProblem(128, 512, 256 * tiles, "int8", out_dtype="float16")
+    plan = hw.plan(problem, config, npu)
+    assert plan.times_us["fixpipe"] == pytest.approx(128 * 256 * 2 / rate * cycles_us)
+  # no source times few cores of a 950: nothing changes there
+  assert hw.get_profile("950pr").few_cores_gm_bytes_per_cycle is None

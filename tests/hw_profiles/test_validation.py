@@ -405,10 +405,10 @@ def test_every_error_beyond_the_aims_has_its_reason_and_no_other():
 def test_plan_says_what_is_known_to_be_outside_the_evidence():
   problem = hw.MatmulProblem(4096, 4096, 4096)
   tile = hw.MatmulConfig(128, 128, 32, 3)
-  why = recorded.limits()["matmul", "b200"]
-  assert f"outside the evidence: {why}" in hw.plan(problem, tile, "b200").assumptions
+  why = recorded.limits()["matmul", "a100_sxm4_80gb"]
+  assert f"outside the evidence: {why}" in hw.plan(problem, tile, "a100_sxm4_80gb").assumptions
   # a device whose numbers were changed is another one
-  changed = dataclasses.replace(hw.get_profile("b200"), clock_hz=1e9)
+  changed = dataclasses.replace(hw.get_profile("a100_sxm4_80gb"), clock_hz=1e9)
   assert not any(why in text for text in hw.plan(problem, tile, changed).assumptions)
 
 
