@@ -53,6 +53,8 @@ class AttentionPass:
     num_stages: Steps in flight.
     num_consumer_warpgroups: See `AttentionConfig`.
     num_warps: See `AttentionConfig`.
+    persistent: Whether thread blocks of the Hopper kernel go from tile to tile,
+      the next one's operands arriving while results are stored.
   """
 
   name: PassName
@@ -76,6 +78,7 @@ class AttentionPass:
   num_stages: int
   num_consumer_warpgroups: int | None
   num_warps: int | None
+  persistent: bool = False
 
   @property
   def size_bytes(self) -> int:
@@ -176,6 +179,7 @@ def _forward(problem: AttentionProblem, config: AttentionConfig) -> AttentionPas
     products=(d, dv),
     score_tiles=1,
     once_bytes=problem.query_bytes + problem.output_bytes,
+    persistent=True,
   )
 
 

@@ -49,6 +49,7 @@ class PassKernel:
       shared memory, each product counted.
     kept_reads_per_step: The same of what is kept.
     exposed_softmax: Share of the softmax that no product runs beside.
+    step_overhead_cycles: What a step costs whatever its size.
     rate_fraction: Share of the arithmetic's rate that the schedule can reach.
     chain_us: See `SmPhase`.
     notes: What to say of it.
@@ -64,6 +65,7 @@ class PassKernel:
   operand_reads_per_step: int
   kept_reads_per_step: int
   exposed_softmax: float
+  step_overhead_cycles: float = 0.0
   rate_fraction: float = 1.0
   chain_us: float = 0.0
   notes: tuple[str, ...] = ()
@@ -194,6 +196,7 @@ def _phase(
     arithmetic=priced.arithmetic,
     # products on the CUDA cores leave them no time for the softmax
     exposed_softmax=block.exposed_softmax if on_tensor_cores else 1.0,
+    step_overhead_us=block.step_overhead_cycles / gpu.clock_hz * 1e6,
     dram_bytes=one.dram_bytes(
       wave_programs=gpu.sm_count * resident_blocks, l2_bytes=gpu.l2_bytes * L2_OPERAND_FRACTION
     ),

@@ -35,6 +35,7 @@ class BlockNeeds:
     share: What the values are and who shares them, for messages; `{}` stands for the
       results.
     register_fields: Config fields beside the sides of a step that change them.
+    overhead: Registers of each thread for all else.
   """
 
   shared: dict[str, tuple[int, int]]
@@ -46,6 +47,7 @@ class BlockNeeds:
   budget: int
   share: str
   register_fields: tuple[str, ...] = ()
+  overhead: int = OVERHEAD_REGISTERS
 
   @property
   def shared_bytes(self) -> int:
@@ -74,7 +76,7 @@ class BlockCapacity:
       for name, (needed, count) in needs.shared.items():
         space = gpu.max_shared_bytes_per_block
         found.append(Buffer(f"{prefix}{name}", "shared", needed, space, count))
-      free = max(needs.budget - OVERHEAD_REGISTERS, 0)
+      free = max(needs.budget - needs.overhead, 0)
       results = ", ".join(name for name, _ in one.accumulators)
       found.append(
         Buffer(
@@ -119,7 +121,7 @@ class BlockCapacity:
           f" {gpu.max_threads_per_block} in a block",
         )
       )
-    if needs.values + OVERHEAD_REGISTERS > needs.budget:
+    if needs.values + needs.overhead > needs.budget:
       results = " and ".join(f"{name} ({one.rows}x{dim})" for name, dim in one.accumulators)
       found.append(
         _capacity(
@@ -137,7 +139,8 @@ def _capacity(resource: str, fields: tuple[str, ...], statement: str) -> Shortfa
 
 
 def _shared_statement(gpu: GpuProfile, one: AttentionPass, needed_bytes: int) -> str:
-  kept = " and ".join(f"{name} ({one.rows}x{dim})" for name, dim in one.kept)
+  held = (*one.kept, *one.accumulators) if one.persistent else one.kept
+  kept = " and ".join(f"{name} ({one.rows}x{dim})" for name, dim in held)
   streamed = " and ".join(f"{name} ({one.columns}x{dim})" for name, dim in one.streamed)
   return (
     f"shared memory needs {needed_bytes} B for {kept} and {one.num_stages} stage(s) of {streamed},"

@@ -22,6 +22,7 @@ class SmPhase:
     arithmetic: What that is.
     exposed_softmax: Share of a step's exponentials and instructions that no
       product runs beside.
+    step_overhead_us: What a step costs whatever its size.
     dram_bytes: Of the whole kernel.
     resident_blocks: Programs an SM holds.
     num_stages: Steps whose loads a program keeps in flight.
@@ -37,6 +38,7 @@ class SmPhase:
   flops_per_s: float
   arithmetic: Arithmetic
   exposed_softmax: float
+  step_overhead_us: float
   dram_bytes: int
   resident_blocks: int
   num_stages: int
@@ -54,7 +56,7 @@ def sm_phases_time(
 
   A step of the busiest SM takes
 
-      max(products + exposed·softmax, softmax)
+      max(products + exposed·softmax, softmax) + overhead
 
   with softmax = special functions + CUDA cores; its steps overlap with shared
   memory, L2, DRAM and the wait for each slot as in `sm_time`. Each program then
@@ -112,7 +114,9 @@ def _phase_us(gpu: GpuProfile, phase: SmPhase) -> tuple[dict[str, float], dict[s
   slots = blocks * phase.num_stages
 
   softmax_us = step["special_functions"] + step["cuda_cores"]
-  compute_us = max(step["arithmetic"] + phase.exposed_softmax * softmax_us, softmax_us)
+  compute_us = phase.step_overhead_us + max(
+    step["arithmetic"] + phase.exposed_softmax * softmax_us, softmax_us
+  )
   latency_us = gpu.dram_latency_ns / 1e3
   in_flight = min(phase.tiles, gpu.sm_count) * slots * phase.per_step.l2_bytes
   dram_rate = _dram_rate(gpu)

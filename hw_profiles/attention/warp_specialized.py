@@ -1,7 +1,8 @@
 """The Hopper attention's schedule: a TMA producer warpgroup, wgmma consumers in ping-pong.
 
-    shared memory   what a program keeps (Q; backward K and V, or Q and dO), where its
-                    result is staged in the end; one ring for each streamed operand; barriers
+    shared memory   what a program keeps (Q; backward K and V, or Q and dO), and where its
+                    result is staged in the end, backward the same memory; one ring for each
+                    streamed operand; barriers
     registers       accumulator, scores and their 16-bit operand fragments of a consumer
 
 One consumer's exponentials run under another's products; a single consumer has
@@ -9,7 +10,7 @@ only its own products to hide them under, which wait for them.
 """
 
 from hw_profiles.arguments import ceil_div, round_up
-from hw_profiles.attention.calibration import EXPOSED_SOFTMAX
+from hw_profiles.attention.calibration import EXPOSED_SOFTMAX, STEP_OVERHEAD_CYCLES
 from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.passes import AttentionPass, attention_passes
 from hw_profiles.attention.problem import AttentionProblem
@@ -36,6 +37,8 @@ WGMMA_DEPTH = 16
 DEFAULT_MOST_CONSUMERS = 3
 # "full" and "empty" of each slot of each ring, 8 B each, and "full" of what is kept.
 BARRIER_BYTES = 8
+# Beside values, of what a thread is launched with; see `_register_budget`.
+LAUNCH_OVERHEAD_REGISTERS = 4
 
 
 def consumer_warpgroups(one: AttentionPass) -> int:
@@ -68,12 +71,19 @@ def pass_shared_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
   staged = one.rows * sum(_padded(one.accumulators)) * one.result_size_bytes
   names = " and ".join(name for name, _ in one.kept)
   results = " and ".join(name for name, _ in one.accumulators)
-  held = {f"{names}, then {results}": (max(kept, staged), 1)}
+  if one.persistent:
+    # Q of the next tile arrives while O of this one is being stored
+    held = {names: (kept, 1), results: (staged, 1)}
+  else:
+    held = {f"{names}, then {results}": (max(kept, staged), 1)}
   for name, dim in one.streamed:
     held[f"{name} ring"] = (stages * one.columns * padded_dim(dim) * size, stages)
   if one.vector_bytes:
     held["row vectors"] = (stages * one.columns * one.vector_bytes, stages)
   barriers = len(one.kept) + 2 * stages * len(one.streamed)
+  if one.persistent:
+    # "full" and "empty" of Q, and the turn, of each consumer
+    barriers = 3 * consumer_warpgroups(one) + 2 * stages * len(one.streamed)
   held["barriers"] = (barriers * BARRIER_BYTES, barriers)
   return held
 
@@ -90,16 +100,30 @@ def consumer_values(one: AttentionPass) -> int:
   return ceil_div(rows * (2 * columns + one.columns), 2 * WARPGROUP_THREADS)
 
 
-def _register_budget(gpu: GpuProfile, consumers: int) -> int:
-  """`consumer_registers`; 0 for more consumers than a block has threads for."""
+def _register_budget(gpu: GpuProfile, one: AttentionPass) -> tuple[int, int]:
+  """Registers of a consumer thread, and those of them that are for no value.
+
+  0 for more consumers than a block has threads for. The forward kernel's scores
+  are computed while the values of the block before are being added; the
+  compiler keeps that in what the block was launched with, although a consumer
+  raises itself to more: it spills or serialises wgmmas with 172 values of 168
+  (head size 128, 144 keys) and 128 of 128 (three consumers, head size 64, 128
+  keys), and does neither with 164 and 112.
+  """
+  consumers = consumer_warpgroups(one)
   if consumers > MOST_CONSUMERS:
-    return 0
-  return consumer_registers(consumers, registers_per_sm=gpu.registers_per_sm)
+    return 0, 0
+  if one.persistent:
+    launched = launch_registers(consumers, registers_per_sm=gpu.registers_per_sm)
+    return launched, LAUNCH_OVERHEAD_REGISTERS
+  raised = consumer_registers(consumers, registers_per_sm=gpu.registers_per_sm)
+  return raised, OVERHEAD_REGISTERS
 
 
 def _needs(gpu: GpuProfile, one: AttentionPass) -> BlockNeeds:
   """Of a producer warpgroup and the consumers."""
   consumers, values = consumer_warpgroups(one), consumer_values(one)
+  budget, overhead = _register_budget(gpu, one)
   return BlockNeeds(
     shared=pass_shared_buffers(one),
     threads=block_threads(consumers),
@@ -107,11 +131,12 @@ def _needs(gpu: GpuProfile, one: AttentionPass) -> BlockNeeds:
     crew_field="num_consumer_warpgroups",
     computing_threads=WARPGROUP_THREADS * consumers,
     values=values,
-    budget=_register_budget(gpu, consumers),
+    budget=budget,
     share=(
       f"consumer thread need {values} for its share of {{}}, {one.score_tiles} score tile(s) and"
-      f" fragments, and {OVERHEAD_REGISTERS} besides"
+      f" fragments, and {overhead} besides"
     ),
+    overhead=overhead,
   )
 
 
@@ -213,7 +238,7 @@ def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
   note = (
     f"{consumers} consumer warpgroup(s) of {one.rows // consumers} rows"
     f"{' in ping-pong' if consumers > 1 else ''}, {consumer_values(one)} values and up to"
-    f" {_register_budget(gpu, consumers)} registers a thread"
+    f" {_register_budget(gpu, one)[0]} registers a thread"
   )
   return PassKernel(
     threads=block_threads(consumers),
@@ -229,6 +254,7 @@ def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
     * ceil_div(len(products), len(one.streamed)),
     kept_reads_per_step=1,
     exposed_softmax=EXPOSED_SOFTMAX.value if consumers > 1 else 1.0,
+    step_overhead_cycles=STEP_OVERHEAD_CYCLES.value,
     notes=(note, *padding_notes(one, padded_dim)),
   )
 

@@ -154,9 +154,11 @@ class Products:
 
   Attributes:
     precision: For float32 operands, as `lax.dot` takes it.
+    doubtful: Whether values that are not finite are expected; see `visible_product`.
   """
 
   precision: Any
+  doubtful: bool = False
 
   def __call__(self, a: jax.Array, b: jax.Array) -> jax.Array:
     """a·b, with a rounded to b's dtype."""
@@ -191,4 +193,4 @@ class Products:
     """
     if visible is None:
       return self(weights, values)
-    return visible_product(self, weights, values, visible, signed=signed)
+    return visible_product(self, weights, values, visible, signed=signed, doubtful=self.doubtful)

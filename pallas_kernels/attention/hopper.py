@@ -1,7 +1,7 @@
 """The Hopper attention's launch: operands, layouts, scratch memory, grid. See `hopper_kernel`."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,31 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from hw_profiles import AttentionConfig
 from hw_profiles.attention.warp_specialized import WGMMA_ROWS
 from pallas_kernels import sharding
-from pallas_kernels.attention.hopper_kernel import Geometry, Refs, body
-from pallas_kernels.attention.hopper_layout import pad_operands, transforms
+from pallas_kernels.attention.hopper_kernel import Geometry, Refs, Stored, body
+from pallas_kernels.attention.hopper_layout import ROWS, PanelLayout, needs_rows, pad_operands
 from pallas_kernels.attention.operands import AttentionOperands
 from pallas_kernels.attention.rule import AttentionRule
 from pallas_kernels.attention.schedule import TileOrder
 from pallas_kernels.hopper.ring import StageRing
 
 _MOST_CONSUMERS = 3
+
+
+class HopperResult(NamedTuple):
+  """What the kernel makes.
+
+  Attributes:
+    out: [batch, T, N, Hv] in the query's dtype.
+    residual: float32 [batch, N, T].
+    doubt: float32 [batch, N, T]: NaN for a row with an infinity or NaN in `out`,
+      else 0; None where every query sees all keys. The kernel multiplies values
+      that a row does not see by a weight of 0, which is not enough for those
+      that are not finite.
+  """
+
+  out: jax.Array
+  residual: jax.Array
+  doubt: jax.Array | None = None
 
 
 def consumer_warpgroups(config: AttentionConfig) -> int:
@@ -34,22 +51,29 @@ def attention(
   operands: AttentionOperands,
   *,
   config: AttentionConfig,
+  num_ctas: int,
   interpret: Any = None,
-) -> tuple[jax.Array, jax.Array]:
-  """out [batch, T, N, Hv] in the query's dtype, and float32 residual [batch, N, T].
+) -> HopperResult:
+  """The attention, and where to doubt it.
 
   Args:
     rule: What is computed.
     operands: bfloat16 or float16 query, key and value; sizes at least 1.
     config: A tile that `hw_profiles.plan` says fits.
+    num_ctas: Thread blocks to launch at most; one per SM.
     interpret: None to compile, or the interpreter's parameters.
   """
   sizes = operands.sizes
   dtype = operands.query.dtype
   consumers = consumer_warpgroups(config)
-  operands = pad_operands(operands)
+  interpreted = interpret is not None
+  by_rows = needs_rows(sizes.seq_q, sizes.seq_kv)
+  # the interpreter copies by tiles
+  operands = pad_operands(operands, rows=ROWS if interpreted else 1)
   stored = operands.sizes
   row_bytes = (stored.head_dim + stored.value_dim) * dtype.itemsize
+  heads = PanelLayout.create(stored.head_dim, dtype, by_rows=by_rows)
+  values = PanelLayout.create(stored.value_dim, dtype, by_rows=by_rows, depth=config.block_kv)
   geometry = Geometry(
     rule=rule,
     sizes=sizes,
@@ -65,50 +89,61 @@ def attention(
       walked_bytes=sizes.seq_kv * row_bytes,
       grows=rule.band.later_queries_see_more,
     ),
+    blocks=min(num_ctas, sizes.batch * sizes.heads * pl.cdiv(sizes.seq_q, config.block_q)),
+    head_panels=heads.panels,
+    value_panels=values.panels,
   )
   rows = geometry.rows
-  q_scratch, o_scratch = (
-    plgpu.SMEM((consumers, rows, size), dtype, transforms=transforms(size, dtype))
-    for size in (stored.head_dim, stored.value_dim)
-  )
-  shared = stored.head_dim == stored.value_dim
-  # the interpreter waits for ever at a union's barriers
-  union: Any = plgpu.RefUnion if interpret is None else lambda *refs: refs
-
-  def refs_of(
-    query: Any, key: Any, value: Any, out: Any, residual: Any, q: Any, *rest: Any
-  ) -> Refs:
-    kept, staged = (q, q) if shared else q
-    return Refs(query, key, value, out, residual, kept, staged, *rest)
-
   stages = config.num_stages
-  ring = StageRing.barriers(num_stages=stages, copies=1, consumers=consumers)
+  k_ring, v_ring = (
+    StageRing.barriers(num_stages=stages, copies=one.panels, consumers=consumers)
+    for one in (heads, values)
+  )
+
+  vector = sharding.out_struct(
+    # whole tiles: a copy of one dimension is not clipped at the end of its row, it
+    # writes on into the next one
+    (sizes.batch, sizes.heads, sizes.seq_q + -sizes.seq_q % config.block_q),
+    jnp.float32,
+    operands.query,
+  )
+  vector_types = (vector,) if rule.band.is_open else (vector, vector)
+
+  def refs_of(*flat: Any) -> Refs:
+    inputs, out, vectors = flat[:4], flat[4], flat[5 : 5 + len(vector_types)]
+    (q, o, numbers, k, v), rest = flat[5 + len(vectors) :][:5], flat[10 + len(vectors) :]
+    # two references to one memory, or one for both
+    united = by_rows and not interpreted
+    q, k, v = (Stored(*x) if united else Stored(x, x) for x in (q, k, v))
+    return Refs(*inputs, out, vectors, q, o, numbers, k, v, *rest)
+
   kernel = plgpu.kernel(
-    functools.partial(body, refs_of=refs_of, geometry=geometry, interpreted=interpret is not None),
+    functools.partial(body, refs_of=refs_of, geometry=geometry, interpreted=interpreted),
     out_type=(
       sharding.out_struct(
         (sizes.batch, stored.seq_q, sizes.heads, stored.value_dim), dtype, operands.query
       ),
-      sharding.out_struct((sizes.batch, sizes.heads, stored.seq_q), jnp.float32, operands.query),
+      *vector_types,
     ),
     scratch_types=[
-      q_scratch if shared else union(q_scratch, o_scratch),
-      plgpu.SMEM((consumers, rows), jnp.float32),
-      *(
-        plgpu.SMEM(
-          (stages, config.block_kv, size),
-          dtype,
-          transforms=transforms(size, dtype, depth=depth),
-        )
-        for size, depth in ((stored.head_dim, 0), (stored.value_dim, config.block_kv))
+      heads.scratch(consumers, rows, dtype, interpreted=interpreted),
+      plgpu.SMEM(
+        (consumers, values.panels, rows, values.columns),
+        dtype,
+        # O lies in the panels that the products of V's are summed in
+        transforms=values.tiles if interpreted else values.landing or values.tiles,
       ),
+      plgpu.SMEM((len(vector_types), consumers, rows), jnp.float32),
+      heads.scratch(stages, config.block_kv, dtype, interpreted=interpreted),
+      values.scratch(stages, config.block_kv, dtype, interpreted=interpreted),
+      plgpu.Barrier(num_barriers=consumers, num_arrivals=heads.panels),
       plgpu.Barrier(num_barriers=consumers),
-      ring,
-      ring,
-      *([plgpu.Barrier(num_arrivals=2)] if consumers == 2 else []),
+      k_ring,
+      v_ring,
+      *([plgpu.Barrier(num_barriers=consumers)] if geometry.takes_turns else []),
     ],
-    grid=(geometry.order.programs,),
-    grid_names=("tile",),
+    grid=(geometry.blocks,),
+    grid_names=("block",),
     num_threads=consumers + 1,
     thread_name="warpgroup",
     compiler_params=plgpu.CompilerParams(
@@ -120,5 +155,8 @@ def attention(
     ),
     interpret=interpret,
   )
-  out, residual = kernel(operands.query, operands.key, operands.value)
-  return out[:, : sizes.seq_q, :, : sizes.value_dim], residual[:, :, : sizes.seq_q]
+  out, *vectors = kernel(
+    jnp.asarray(geometry.agenda()), operands.query, operands.key, operands.value
+  )
+  residual, *doubt = (x[:, :, : sizes.seq_q] for x in vectors)
+  return HopperResult(out[:, : sizes.seq_q, :, : sizes.value_dim], residual, *doubt)

@@ -1,29 +1,34 @@
 """O and the log-sum-exp on Hopper: TMA, wgmma, warp specialisation (Pallas Mosaic GPU).
 
-One thread block computes `block_q` rows of one head. Its warpgroups have one
-role each:
+Each thread block computes tiles of `block_q` rows of one head, one after the
+other. Its warpgroups have one role each:
 
-    memory     Q; then for each block of keys that the rows see:
+    memory     for each tile Q, as soon as the one before is done with it; then
+               for each block of keys that the rows see:
                  wait until a stage of K is free (`empty`), TMA into it (`full`);
                  the same with V, in a ring of its own
     consumer   of block_q / consumers rows each; for each block of keys:
-                 wait for K, wgmma: scores in registers; let go of K
+                 issue the product of its scores, and the one of the values of
+                   the block before with that block's weights
+                 wait for the scores; let go of K
                  mask, only on boundary blocks; the online softmax
-                 wait for V, wgmma with the weights as its left operand, in
-                   registers; let go of V
-               and in the end O, by way of Q's shared memory, and L
+                 wait for the values; let go of V
+               and in the end O and L through shared memory, which TMA stores
+               while the next tile is computed
 
-Two consumers take turns: one's exponentials run under the other's products.
-They meet twice a step, after the scores' product is issued and before the
-values', and one is half a step behind.
+So a consumer's exponentials run under its own products, and where consumers
+take turns at issuing, under each other's. Walks of a ring are counted across
+tiles: the memory warpgroup does not stop at their borders.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -40,6 +45,13 @@ from pallas_kernels.attention.softmax import LogitRule, SoftmaxState
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.store import finish_stores
 
+Panels = tuple[jax.Array, ...]
+
+# head sizes of Q and V together up to which consumers take no turns
+_FREE_DIMS = 128
+# columns of a wgmma's result between two that a thread holds side by side
+_NEIGHBOURS = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
@@ -53,6 +65,9 @@ class Geometry:
     config: The tile.
     consumers: Consumer warpgroups.
     order: The order of the tiles.
+    blocks: Thread blocks.
+    head_panels: Panels of columns that Q and K lie in; 1: whole.
+    value_panels: The same of V and O.
   """
 
   rule: AttentionRule
@@ -62,6 +77,19 @@ class Geometry:
   config: AttentionConfig
   consumers: int
   order: TileOrder
+  blocks: int
+  head_panels: int
+  value_panels: int
+
+  @property
+  def takes_turns(self) -> bool:
+    """Whether consumers issue their products by turns.
+
+    With head sizes of 64 the exponentials take as long as the products, and
+    waiting for a turn costs more than it hides: 412 against 428 TFLOP/s at
+    8192 causal on an H200; with 128 it gives 694 against 667.
+    """
+    return self.consumers > 1 and self.head_dim + self.value_dim > _FREE_DIMS
 
   @property
   def rows(self) -> int:
@@ -78,14 +106,36 @@ class Geometry:
     """What queries see."""
     return self.rule.band.of(seq_q=self.sizes.seq_q, seq_kv=self.sizes.seq_kv)
 
-  def regions(self, first_query: Any) -> tuple[Region, ...]:
-    """Blocks of keys that a tile walks; all its consumers walk the same."""
+  def regions(self, first_query: Any) -> tuple[Any, Any, tuple[Region, ...]]:
+    """First block of keys, one past the last, and the regions that a tile walks.
+
+    All its consumers walk the same. A tile that sees nothing walks one block,
+    of which its mask leaves nothing.
+    """
     config = self.config
     blocks = self.band.key_blocks(first_query, block_q=config.block_q, block_kv=config.block_kv)
     walk = Walk.create(
       block=config.block_kv, extent=self.sizes.seq_kv, has_lengths=False, all_masked=False
     )
-    return walk.regions(self.band, blocks)
+    first = jnp.minimum(blocks.first, -(-self.sizes.seq_kv // config.block_kv) - 1)
+    return first, jnp.maximum(blocks.end, first + 1), walk.regions(self.band, blocks)
+
+  def agenda(self) -> np.ndarray:
+    """Tiles of each thread block; a tile takes its blocks of keys and, for its ends, one more."""
+    block_q = self.config.block_q
+    visited = [
+      self.band.key_blocks(block * block_q, block_q=block_q, block_kv=self.config.block_kv).visited
+      for block in range(self.order.blocks)
+    ]
+    lengths = [visited[self.order.tile(i).block] + 1 for i in range(self.order.programs)]
+    return schedule.agenda(lengths, blocks=self.blocks)
+
+
+class Stored(NamedTuple):
+  """One memory, as copies land in it and as wgmma reads it."""
+
+  landing: Any
+  tiles: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,33 +143,36 @@ class Refs:
   """The kernel's references, by what they are.
 
   Attributes:
+    agenda: [1 + rounds, blocks], int32: `schedule.agenda`.
     query, key, value: [batch or 1, length, heads, head size] in global memory.
     out: [batch, T, N, head size of V] in global memory.
-    residual: [batch, N, T] in global memory.
-    q: [consumers, rows, head size] in shared memory.
-    o: [consumers, rows, head size of V], the same memory.
-    numbers: [consumers, rows], residuals on their way out.
-    k: [stages, block_kv, head size].
-    v: [stages, block_kv, head size of V].
-    q_full: Barriers of `q`.
+    vectors: The residual, and `probe` where there is one; [batch, N, T] in global memory.
+    q: [consumers, panels, rows, columns] in shared memory.
+    o: [consumers, panels, rows, columns].
+    numbers: [vectors, consumers, rows], those on their way out.
+    k: [stages, panels, block_kv, columns].
+    v: [stages, panels, block_kv, columns].
+    q_full, q_empty: Barriers of `q`.
     k_ring, v_ring: `full` and `empty` of the stages.
-    meeting: Where two consumers meet; None for another number.
+    turns: A barrier for each consumer: its turn to issue products. None for one.
   """
 
+  agenda: Any
   query: Any
   key: Any
   value: Any
   out: Any
-  residual: Any
-  q: Any
+  vectors: tuple[Any, ...]
+  q: Stored
   o: Any
   numbers: Any
-  k: Any
-  v: Any
+  k: Stored
+  v: Stored
   q_full: Any
+  q_empty: Any
   k_ring: tuple[Any, Any]
   v_ring: tuple[Any, Any]
-  meeting: Any = None
+  turns: Any = None
 
 
 def _at_batch(ref: Any, batch: Any) -> Any:
@@ -131,160 +184,287 @@ def body(*flat: Any, refs_of: Callable[..., Refs], geometry: Geometry, interpret
   refs = refs_of(*flat)
   stages = geometry.config.num_stages
   k_ring, v_ring = (StageRing(stages, *x) for x in (refs.k_ring, refs.v_ring))
-  tile = geometry.order.tile(lax.axis_index("tile"))
-  first_query = tile.block * geometry.config.block_q
-  regions = geometry.regions(first_query)
-  first, end = regions[0].first, regions[-1].end
   lax.cond(
     lax.axis_index("warpgroup") == geometry.consumers,
-    lambda: _memory(refs, k_ring, v_ring, geometry, tile, first, end),
-    lambda: _consumer(refs, k_ring, v_ring, geometry, tile, regions, interpreted=interpreted),
+    lambda: _memory(refs, k_ring, v_ring, geometry),
+    lambda: _consumer(refs, k_ring, v_ring, geometry, interpreted=interpreted),
   )
 
 
-def _memory(
-  refs: Refs,
-  k_ring: StageRing,
-  v_ring: StageRing,
-  geometry: Geometry,
-  tile: schedule.Tile,
-  first: Any,
-  end: Any,
-) -> None:
+def _tile(refs: Refs, geometry: Geometry, i: Any) -> schedule.Tile:
+  """The i-th tile of this thread block."""
+  return geometry.order.tile(refs.agenda[i + 1, lax.axis_index("block")])
+
+
+def _rounds(refs: Refs) -> Any:
+  """Tiles of this thread block."""
+  return refs.agenda[0, lax.axis_index("block")]
+
+
+def _panels(ref: Any) -> tuple[tuple[int, Any], ...]:
+  """The panels of [panels, rows, columns], each with its columns in the whole array."""
+  panels, _, columns = ref.shape
+  return tuple((panel, pl.ds(panel * columns, columns)) for panel in range(panels))
+
+
+def _copy_panels(source: Any, landing: Any, arrived: Any) -> None:
+  """Every panel of [rows, columns] by a copy of its own."""
+  for panel, columns in _panels(landing):
+    plgpu.copy_gmem_to_smem(source.at[:, columns], landing.at[panel], arrived)
+
+
+def _memory(refs: Refs, k_ring: StageRing, v_ring: StageRing, geometry: Geometry) -> None:
   """The memory warpgroup: Q, then every block of K and V as soon as there is room."""
   plgpu.set_max_registers(PRODUCER_REGISTERS, action="decrease")
   config, rows = geometry.config, geometry.rows
-  query = _at_batch(refs.query, tile.batch)
+
+  def load_tile(i: Any, steps: Any) -> Any:
+    tile = _tile(refs, geometry, i)
+    first, end, _ = geometry.regions(tile.block * config.block_q)
+    query = _at_batch(refs.query, tile.batch)
+    head = tile.head // geometry.sizes.group
+
+    def load(ring: StageRing, source: Any, stages: Stored, block: Any) -> None:
+      keys = pl.ds(block * config.block_kv, config.block_kv)
+
+      def copy(stage: Any, arrived: Any) -> None:
+        window = _at_batch(source, tile.batch).at[keys, head]
+        _copy_panels(window, stages.landing.at[stage], arrived)
+
+      ring.fill(steps + block - first, copy)
+
+    for consumer in range(geometry.consumers):
+      start = tile.block * config.block_q + consumer * rows
+
+      @pl.when(i > 0)
+      def _wait_until_released(consumer: int = consumer) -> None:
+        plgpu.barrier_wait(refs.q_empty.at[consumer])
+
+      _copy_panels(
+        query.at[pl.ds(start, rows), tile.head],
+        refs.q.landing.at[consumer],
+        refs.q_full.at[consumer],
+      )
+
+    def load_pair(block: Any, _: None) -> None:
+      load(k_ring, refs.key, refs.k, block)
+      load(v_ring, refs.value, refs.v, block)
+
+    lax.fori_loop(first, end, load_pair, None)
+    return steps + end - first
+
+  rounds = _rounds(refs)
+  steps = lax.fori_loop(jnp.int32(0), rounds, load_tile, jnp.int32(0))
+  k_ring.drain(steps)
+  v_ring.drain(steps)
   for consumer in range(geometry.consumers):
-    start = tile.block * config.block_q + consumer * rows
-    plgpu.copy_gmem_to_smem(
-      query.at[pl.ds(start, rows), tile.head], refs.q.at[consumer], refs.q_full.at[consumer]
-    )
-  head = tile.head // geometry.sizes.group
+    plgpu.barrier_wait(refs.q_empty.at[consumer])
 
-  def load(block: Any, _: None) -> None:
-    keys = pl.ds(block * config.block_kv, config.block_kv)
-    for ring, source, stages in ((k_ring, refs.key, refs.k), (v_ring, refs.value, refs.v)):
-      window = _at_batch(source, tile.batch).at[keys, head]
 
-      def copy(stage: Any, arrived: Any, window: Any = window, stages: Any = stages) -> None:
-        plgpu.copy_gmem_to_smem(window, stages.at[stage], arrived)
+class _Carry(NamedTuple):
+  """A softmax state without the values of the last block, and that block's weights."""
 
-      ring.fill(block - first, copy)
-
-  lax.fori_loop(first, end, load, None)
-  k_ring.drain(end - first)
-  v_ring.drain(end - first)
+  peak: jax.Array
+  total: jax.Array
+  outs: Panels
+  weights: jax.Array
 
 
 def _consumer(
-  refs: Refs,
-  k_ring: StageRing,
-  v_ring: StageRing,
-  geometry: Geometry,
-  tile: schedule.Tile,
-  regions: tuple[Region, ...],
-  *,
-  interpreted: bool,
+  refs: Refs, k_ring: StageRing, v_ring: StageRing, geometry: Geometry, *, interpreted: bool
 ) -> None:
   """A consumer warpgroup: its rows of the tile."""
   plgpu.set_max_registers(consumer_registers(geometry.consumers), action="increase")
   config, rows, logits = geometry.config, geometry.rows, geometry.logits
   warpgroup = lax.axis_index("warpgroup")
-  row = tile.block * config.block_q + warpgroup * rows
   dtype = refs.query.dtype
+  consumers = geometry.consumers
+  turns = refs.turns
 
-  def meet() -> None:
-    if refs.meeting is not None:
-      plgpu.barrier_arrive(refs.meeting)
-      plgpu.barrier_wait(refs.meeting)
+  def await_turn() -> None:
+    if turns is not None:
+      plgpu.barrier_wait(turns.at[warpgroup])
+
+  def end_turn() -> None:
+    if turns is not None:
+      plgpu.barrier_arrive(turns.at[lax.rem(warpgroup + 1, jnp.int32(consumers))])
+
+  def issue_scores(acc: Any, stage: Any) -> None:
+    for panel in range(geometry.head_panels):
+      keys = compat.transposed_ref(refs.k.tiles.at[stage, panel])
+      plgpu.wgmma(acc, refs.q.tiles.at[warpgroup, panel], keys)
+
+  def issue_values(accs: Any, weights: jax.Array, stage: Any) -> None:
+    for panel, acc in enumerate(accs):
+      plgpu.wgmma(acc, weights, refs.v.tiles.at[stage, panel])
+
+  def settle(found: jax.Array) -> jax.Array:
+    # Mosaic's wait names no registers: without this LLVM may read them before it
+    return lax.optimization_barrier(found)
 
   def dots(step: Any) -> jax.Array:
     def multiply(acc: Any) -> jax.Array:
-      stage = k_ring.wait(step)
-      plgpu.wgmma(acc, refs.q.at[warpgroup], compat.transposed_ref(refs.k.at[stage]))
-      meet()
+      issue_scores(acc, k_ring.wait(step))
       return acc[...]
 
-    found = pl.run_scoped(multiply, plgpu.ACC((rows, config.block_kv), jnp.float32))
-    # Mosaic's wait names no registers: without this LLVM may read them before it
-    found = lax.optimization_barrier(found)
+    found = settle(pl.run_scoped(multiply, plgpu.ACC((rows, config.block_kv), jnp.float32)))
     k_ring.release(step)
     return found
 
-  def add_values(out: jax.Array, weights: jax.Array, step: Any) -> jax.Array:
-    def multiply(acc: Any) -> None:
-      stage = v_ring.wait(step)
-      plgpu.wgmma(acc, weights, refs.v.at[stage])
-
-    if interpreted:
-      # the interpreter's wgmma takes operands in shared memory only
-      values = refs.v[v_ring.wait(step)]
-      summed = out + jnp.dot(weights, values, preferred_element_type=jnp.float32)
-      # ordinary reads come before TMA's next write to the stage
-      plgpu.commit_smem()
-    else:
-      summed = lax.optimization_barrier(pl.run_state(multiply)(plgpu.ACC.init(out)))
+  def interpreted_values(outs: Panels, weights: jax.Array, step: Any) -> Panels:
+    # the interpreter's wgmma takes operands in shared memory only
+    stage = v_ring.wait(step)
+    summed = tuple(
+      out + jnp.dot(weights, refs.v.tiles[stage, panel], preferred_element_type=jnp.float32)
+      for panel, out in enumerate(outs)
+    )
+    # ordinary reads come before TMA's next write to the stage
+    plgpu.commit_smem()
     v_ring.release(step)
     return summed
 
-  def visit(block: Any, state: SoftmaxState, masked: bool) -> SoftmaxState:
-    step = block - regions[0].first
-    scores = logits.scores(dots(step))
+  def add_values(outs: Panels, weights: jax.Array, step: Any) -> Panels:
+    if interpreted:
+      return interpreted_values(outs, weights, step)
+
+    def multiply(accs: Any) -> None:
+      issue_values(accs, weights, v_ring.wait(step))
+
+    summed = pl.run_state(multiply)(tuple(map(plgpu.ACC.init, outs)))
+    summed = lax.optimization_barrier(summed)
+    v_ring.release(step)
+    return summed
+
+  def weigh(
+    dots: jax.Array, peak: jax.Array, total: jax.Array, row: Any, block: Any, masked: bool
+  ) -> softmax.Reweighed:
+    scores = logits.scores(dots)
     if masked:
       scores = _masked(scores, geometry, row, block * config.block_kv)
-    peak, total, weights, fade = softmax.reweigh(
-      state.peak, state.total, scores, exponent=logits.exponent
-    )
-    out = state.out * softmax.along_columns(fade, state.out.shape)
-    rounded = weights.astype(dtype)
-    if refs.meeting is not None:
-      # all of the softmax comes before the other's turn
-      out, total, peak, rounded = lax.optimization_barrier((out, total, peak, rounded))
-      meet()
-    return SoftmaxState(peak, total, add_values(out, rounded, step))
+    return softmax.reweigh(peak, total, scores, exponent=logits.exponent)
 
-  state = softmax.start(rows, geometry.value_dim)
-  if not interpreted:
-    # the interpreter has no layouts
-    by_row = plgpu.Layout.WGMMA.reduce(1)
-    state = SoftmaxState(
-      plgpu.layout_cast(state.peak, by_row),
-      plgpu.layout_cast(state.total, by_row),
-      plgpu.layout_cast(state.out, plgpu.Layout.WGMMA),
-    )
-  plgpu.barrier_wait(refs.q_full.at[warpgroup])
-  pl.when(warpgroup == 1)(meet)
-  state = schedule.walk(regions, visit, state)
-  pl.when(warpgroup == 0)(meet)
+  def as_scores(x: jax.Array) -> jax.Array:
+    """`x` as a wgmma holds it; the interpreter has no layouts."""
+    return x if interpreted else plgpu.layout_cast(x, plgpu.Layout.WGMMA)
 
-  out, residual = softmax.finish(state)
-  refs.o[warpgroup] = out.astype(dtype)
-  refs.numbers[warpgroup] = residual
-  plgpu.commit_smem()
-  window = pl.ds(row, rows)
-  plgpu.copy_smem_to_gmem(refs.o.at[warpgroup], refs.out.at[tile.batch, window, tile.head])
-  plgpu.copy_smem_to_gmem(
-    refs.numbers.at[warpgroup], refs.residual.at[tile.batch, tile.head, window]
-  )
+  def start_tile(row: Any, block: Any, step: Any) -> _Carry:
+    width = geometry.value_dim // geometry.value_panels
+    peak, total, out = softmax.start(rows, width)
+    if not interpreted:
+      by_row = plgpu.Layout.WGMMA.reduce(1)
+      peak, total = (plgpu.layout_cast(x, by_row) for x in (peak, total))
+    peak, total, weights, _ = weigh(dots(step), peak, total, row, block, True)
+    outs = (as_scores(out),) * geometry.value_panels
+    return _Carry(peak, total, outs, settle(weights.astype(dtype)))
+
+  def visit(carry: _Carry, row: Any, block: Any, step: Any, masked: bool) -> _Carry:
+    """Scores of `block` while the values of the one before are added."""
+    peak, total, outs, weights = carry
+    if interpreted:
+      await_turn()
+      found = dots(step)
+      end_turn()
+      peak, total, new_weights, fade = weigh(found, peak, total, row, block, masked)
+      outs = interpreted_values(outs, weights, step - 1)
+      new_weights = new_weights.astype(dtype)
+    else:
+      # before any product is issued: what writes a wgmma's registers between the
+      # first and the wait makes the compiler run them one by one
+      def both(states: Any) -> None:
+        out_accs, others = states
+        k_stage, v_stage = k_ring.wait(step), v_ring.wait(step - 1)
+        await_turn()
+
+        def with_scores(s_acc: Any) -> softmax.Reweighed:
+          issue_scores(s_acc, k_stage)
+          issue_values(out_accs, weights, v_stage)
+          end_turn()
+          found = settle(plgpu.wgmma_accumulator_load(s_acc, wait_n=geometry.value_panels))
+          k_ring.release(step)
+          return weigh(found, peak, total, row, block, masked)
+
+        reweighed = pl.run_scoped(with_scores, plgpu.ACC((rows, config.block_kv), jnp.float32))
+        for ref, value in zip(others, reweighed, strict=True):
+          ref[...] = value
+
+      nothing = as_scores(jnp.zeros((rows, config.block_kv), jnp.float32))
+      outs, (peak, total, new_weights, fade) = pl.run_state(both)(
+        (tuple(map(plgpu.ACC.init, outs)), (peak, total, nothing, peak))
+      )
+      outs, new_weights = lax.optimization_barrier((outs, new_weights))
+      new_weights = settle(new_weights.astype(dtype))
+      v_ring.release(step - 1)
+    outs = tuple(out * softmax.along_columns(fade, out.shape) for out in outs)
+    return _Carry(peak, total, outs, new_weights)
+
+  def compute_tile(i: Any, steps: Any) -> Any:
+    tile = _tile(refs, geometry, i)
+    first, end, regions = geometry.regions(tile.block * config.block_q)
+    row = tile.block * config.block_q + warpgroup * rows
+    plgpu.barrier_wait(refs.q_full.at[warpgroup])
+    carry = start_tile(row, first, steps)
+    rest = tuple(
+      Region(jnp.maximum(region.first, first + 1), region.end, region.masked) for region in regions
+    )
+
+    def one(block: Any, carry: _Carry, masked: bool) -> _Carry:
+      return visit(carry, row, block, steps + block - first, masked)
+
+    peak, total, outs, weights = schedule.walk(rest, one, carry)
+    plgpu.barrier_arrive(refs.q_empty.at[warpgroup])
+    steps = steps + end - first
+    outs = add_values(outs, weights, steps - 1)
+    # the slots are free once the stores of the tile before have read them
+    finish_stores()
+    doubt = jnp.zeros_like(total)
+    for panel, out in enumerate(outs):
+      found, residual = softmax.finish(SoftmaxState(peak, total, out))
+      refs.o[warpgroup, panel] = found.astype(dtype)
+      doubt = doubt + jnp.sum(found * 0.0, axis=1)
+    for slot, value in enumerate((residual, doubt)[: len(refs.vectors)]):
+      refs.numbers[slot, warpgroup] = value
+    plgpu.commit_smem()
+    window = pl.ds(row, rows)
+    for panel, columns in _panels(refs.o.at[warpgroup]):
+      plgpu.copy_smem_to_gmem(
+        refs.o.at[warpgroup, panel], refs.out.at[tile.batch, window, tile.head, columns]
+      )
+    for slot, vector in enumerate(refs.vectors):
+      plgpu.copy_smem_to_gmem(
+        refs.numbers.at[slot, warpgroup], vector.at[tile.batch, tile.head, window]
+      )
+    return steps
+
+  if turns is not None:
+    pl.when(warpgroup == consumers - 1)(end_turn)
+  lax.fori_loop(jnp.int32(0), _rounds(refs), compute_tile, jnp.int32(0))
+  if turns is not None:
+    pl.when(warpgroup == 0)(await_turn)
   finish_stores()
 
 
 def _masked(scores: jax.Array, geometry: Geometry, row: Any, first_key: Any) -> jax.Array:
-  """-inf where a key is not visible."""
-  keys = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+  """-inf where a key is not visible.
+
+  A thread holds two neighbouring columns in every eight. So a column is cut into
+  a multiple of 8, which is a constant of its register, and a rest, of which a
+  thread has two: what a register is compared with is the same for all of a row.
+  With whole columns the compiler keeps one for each register across the walk:
+  936 B of spills with 192 keys, 76 B with 128.
+  """
+  column = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+  query = lax.broadcasted_iota(jnp.int32, scores.shape, 0)
+  coarse, fine = column & ~(_NEIGHBOURS - 1), column & (_NEIGHBOURS - 1)
   least, largest = geometry.band.offsets()
-  seen = None
+  # of the block's first key from the rows' first query
+  base = first_key - row
+  seen = []
   if geometry.sizes.seq_kv % geometry.config.block_kv:
-    seen = keys < geometry.sizes.seq_kv - first_key
-  if least is not None or largest is not None:
-    offsets = keys - lax.broadcasted_iota(jnp.int32, scores.shape, 0)
-    # of the block's first key from the rows' first query
-    base = first_key - row
-    for inside in (
-      None if least is None else offsets >= least - base,
-      None if largest is None else offsets <= largest - base,
-    ):
-      if inside is not None:
-        seen = inside if seen is None else seen & inside
-  return scores if seen is None else jnp.where(seen, scores, jnp.full_like(scores, -jnp.inf))
+    seen.append(coarse < geometry.sizes.seq_kv - first_key - fine)
+  if least is not None:
+    seen.append(coarse >= query + (least - base) - fine)
+  if largest is not None:
+    seen.append(coarse <= query + (largest - base) - fine)
+  if not seen:
+    return scores
+  return jnp.where(functools.reduce(lax.bitwise_and, seen), scores, jnp.full_like(scores, -jnp.inf))

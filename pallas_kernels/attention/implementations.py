@@ -20,11 +20,14 @@ from pallas_kernels.attention import (
 from pallas_kernels.attention.operands import AttentionOperands, Upstream
 from pallas_kernels.attention.request import AttentionRequest
 from pallas_kernels.choice import Choice
-from pallas_kernels.device import TargetDevice, target_device
+from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.portable_support import compiled_refusal
 
 Arrays = tuple[jax.Array, ...]
+
+# Thread blocks of a persistent kernel in the interpreter: two show what they share
+_INTERPRETED_CTAS = 2
 
 # The fields of a config that the gradients read; without any of them the planner chooses theirs.
 _BACKWARD_FIELDS = ("block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
@@ -119,15 +122,26 @@ def _run_hopper(
   config: AttentionConfig,
   device: TargetDevice,
 ) -> Arrays:
-  del device
-  out = hopper.attention(
+  sms = device.num_cores or planning_profile(device)[0].sm_count
+  found = hopper.attention(
     request.rule,
     operands,
     config=config,
+    num_ctas=_INTERPRETED_CTAS if one.interpreted else sms,
     interpret=compat.gpu_interpret_params() if one.interpreted else None,
   )
   # Mosaic GPU kernels drop the mesh axes that their operands vary over
-  return sharding.vary_together(*out, operands.query)[:2]
+  out, residual, *doubt = sharding.vary_together(
+    *(x for x in found if x is not None), operands.query
+  )[:-1]
+  if not doubt:
+    return out, residual
+  return portable.mend(
+    request.rule,
+    operands,
+    portable.Doubtful(out, residual, *doubt),
+    interpret=one.interpreted,
+  )
 
 
 def _hopper_notes(
@@ -223,13 +237,11 @@ _TRITON, _INTERPRET = (
 )
 _XLA = Implementation("xla", schedule=None, refusal=_xla_refusal, run=_run_xla)
 
-# The best first. The Hopper kernel comes after those that keep the whole
-# contract: in a block that a mask cuts, a NaN or infinity among the values of a
-# masked key reaches the block's other rows, and it has not been timed.
+# The best first.
 FORWARD: tuple[Implementation, ...] = (
+  _MOSAIC_GPU,
   _TRITON,
   _XLA,
-  _MOSAIC_GPU,
   _INTERPRET,
   _MOSAIC_GPU_INTERPRET,
 )

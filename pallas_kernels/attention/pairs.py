@@ -174,11 +174,12 @@ def pair_rule(
   block_q: int,
   block_kv: int,
   by_keys: bool,
+  doubtful: bool = False,
 ) -> PairRule:
   """The rule for blocks of these sizes; see `PairRule`."""
   return PairRule(
     logits=rule.logits(has_bias=operands.bias is not None),
-    products=Products(rule.precision),
+    products=Products(rule.precision, doubtful=doubtful),
     sizes=operands.sizes,
     block_q=block_q,
     block_kv=block_kv,

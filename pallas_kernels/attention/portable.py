@@ -10,7 +10,7 @@ are padded to a power of two inside a block, with masks. The grid is
 one-dimensional because CUDA limits only its other two axes to 65535.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from hw_profiles import AttentionConfig
 from hw_profiles.attention.multistage import padded_dim
 from pallas_kernels import sharding
 from pallas_kernels.attention import schedule, softmax
-from pallas_kernels.attention.blocks import kernel_body, store_block, store_vector
+from pallas_kernels.attention.blocks import kernel_body, load_vector, store_block, store_vector
 from pallas_kernels.attention.operands import AttentionOperands
 from pallas_kernels.attention.query_tiles import QueryTiles
 from pallas_kernels.attention.rule import AttentionRule
@@ -59,21 +59,7 @@ def attention(
     config: Tile sizes; to compile, ones that `hw_profiles.plan` says fit.
     interpret: True runs it with the Pallas interpreter, on any device.
   """
-  tiles = QueryTiles.create(rule, operands, block_q=config.block_q, block_kv=config.block_kv)
-  sizes = tiles.sizes
-  operands = as_stored(operands)
-  limits = tiles.limits(operands)
-  inputs = (operands, limits)
-  structure = jax.tree.structure(inputs)
-
-  def body(program: Any, *refs: Any) -> None:
-    operand_refs, limits_ref = jax.tree.unflatten(structure, refs[:-2])
-    _tile(tiles, program, operand_refs, limits_ref, *refs[-2:])
-
-  in_specs = (
-    tiles.operand_specs(operands),
-    None if limits is None else tiles.specs.limits(limits),
-  )
+  sizes = operands.sizes
   out_shape = (
     sharding.out_struct(
       (sizes.batch, sizes.seq_q, sizes.heads, sizes.value_dim),
@@ -82,19 +68,99 @@ def attention(
     ),
     sharding.out_struct((sizes.batch, sizes.heads, sizes.seq_q), jnp.float32, operands.query),
   )
+  return _call(rule, operands, config=config, out_shape=out_shape, interpret=interpret)
+
+
+class Doubtful(NamedTuple):
+  """A result to compute again where it is in doubt.
+
+  Attributes:
+    out: [batch, T, N, Hv].
+    residual: float32 [batch, N, T].
+    doubt: float32 [batch, N, T]: 0 for the rows that are right.
+  """
+
+  out: jax.Array
+  residual: jax.Array
+  doubt: jax.Array
+
+
+# It seldom has anything to do: a small tile, which compiles fastest
+MENDING = AttentionConfig(block_q=64, block_kv=32, num_stages=1)
+
+
+def mend(
+  rule: AttentionRule, operands: AttentionOperands, given: Doubtful, *, interpret: bool
+) -> tuple[jax.Array, jax.Array]:
+  """`given` with every block of rows computed again that has one in doubt."""
+  return _call(
+    rule,
+    operands,
+    config=MENDING,
+    out_shape=(
+      sharding.out_struct(given.out.shape, given.out.dtype, given.out),
+      sharding.out_struct(given.residual.shape, jnp.float32, given.residual),
+    ),
+    interpret=interpret,
+    given=given,
+  )
+
+
+def _call(
+  rule: AttentionRule,
+  operands: AttentionOperands,
+  *,
+  config: AttentionConfig,
+  out_shape: tuple[Any, Any],
+  interpret: bool,
+  given: Doubtful | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """The kernel over all tiles, or over those of `given` that are in doubt."""
+  tiles = QueryTiles.create(
+    rule,
+    operands,
+    block_q=config.block_q,
+    block_kv=config.block_kv,
+    doubtful=given is not None,
+  )
+  operands = as_stored(operands)
+  limits = tiles.limits(operands)
+  inputs = (given, operands, limits)
+  structure = jax.tree.structure(inputs)
+
+  def body(program: Any, *refs: Any) -> None:
+    given_refs, operand_refs, limits_ref = jax.tree.unflatten(structure, refs[:-2])
+
+    def compute() -> None:
+      _tile(tiles, program, operand_refs, limits_ref, *refs[-2:])
+
+    if given_refs is None:
+      compute()
+    else:
+      left = tiles.program(program, operand_refs, limits_ref).rows_left
+      doubt = load_vector(given_refs.doubt, tiles.pair.block_q, left=left)
+      pl.when(jnp.max((doubt != 0).astype(jnp.int32)) > 0)(compute)
+
+  specs = (tiles.rows_spec(out_shape[0]), tiles.vector_spec(out_shape[1]))
+  in_specs = (
+    None if given is None else Doubtful(*specs, specs[1]),
+    tiles.operand_specs(operands),
+    None if limits is None else tiles.specs.limits(limits),
+  )
   out, residual = pl.pallas_call(
     kernel_body(body, interpret=interpret, like=operands.query),
     out_shape=out_shape,
     grid=(tiles.order.programs,),
     in_specs=jax.tree.leaves(in_specs, is_leaf=is_spec),
-    out_specs=(tiles.rows_spec(out_shape[0]), tiles.vector_spec(out_shape[1])),
+    out_specs=specs,
+    input_output_aliases={} if given is None else {0: 0, 1: 1},
     compiler_params=None
     if interpret
     else compiler_params(
       num_warps=config.num_warps or default_warps(config.block_q), num_stages=config.num_stages
     ),
     interpret=interpret,
-    name="attention_portable",
+    name="attention_portable" if given is None else "attention_mend",
   )(*jax.tree.leaves(inputs))
   return out, residual
 

@@ -14,6 +14,7 @@ def visible_product(
   visible: jax.Array,
   *,
   signed: bool = False,
+  doubtful: bool = False,
 ) -> jax.Array:
   """`multiply(weights, values)` over visible pairs only.
 
@@ -28,6 +29,7 @@ def visible_product(
     visible: bool, what broadcasts to the shape of `weights`.
     signed: Whether weights may be negative, as gradients of scores are. A row
       that sees an infinity is NaN then: so is the score that it came from.
+    doubtful: Whether such values are expected: one product more, and no branch.
   """
   if 0 in values.shape:
     return multiply(weights, values)
@@ -46,5 +48,7 @@ def visible_product(
     out = out + jnp.where(seen(special & ~(values == -jnp.inf)), inf, nothing)
     return out - jnp.where(seen(special & ~(values == jnp.inf)), inf, nothing)
 
+  if doubtful:
+    return carefully()
   found = jnp.max(special.astype(jnp.int32)) > 0
   return lax.cond(found, carefully, lambda: multiply(weights, values))

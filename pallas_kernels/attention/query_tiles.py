@@ -22,14 +22,31 @@ class QueryTiles(Tiles):
 
   @classmethod
   def create(
-    cls, rule: AttentionRule, operands: AttentionOperands, *, block_q: int, block_kv: int
+    cls,
+    rule: AttentionRule,
+    operands: AttentionOperands,
+    *,
+    block_q: int,
+    block_kv: int,
+    doubtful: bool = False,
   ) -> "QueryTiles":
-    """For these operands, or their shapes."""
+    """For these operands, or their shapes.
+
+    Args:
+      rule: What is computed.
+      operands: The arrays.
+      block_q: Queries of a program.
+      block_kv: Keys of a step.
+      doubtful: Whether values that are not finite are expected: all blocks are
+        walked alike then, with care.
+    """
     sizes = operands.sizes
     row_bytes = (sizes.head_dim + sizes.value_dim) * operands.key.dtype.itemsize
     return cls(
       rule=rule,
-      pair=pair_rule(rule, operands, block_q=block_q, block_kv=block_kv, by_keys=False),
+      pair=pair_rule(
+        rule, operands, block_q=block_q, block_kv=block_kv, by_keys=False, doubtful=doubtful
+      ),
       order=TileOrder.create(
         batch=sizes.batch,
         heads=sizes.heads,
@@ -42,7 +59,7 @@ class QueryTiles(Tiles):
         block=block_kv,
         extent=sizes.seq_kv,
         has_lengths=operands.key_lengths is not None,
-        all_masked=operands.has_pair_masks,
+        all_masked=operands.has_pair_masks or doubtful,
       ),
       sizes=sizes,
       panel=pl.cdiv(sizes.seq_kv, block_kv) * block_kv,

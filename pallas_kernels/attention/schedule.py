@@ -1,11 +1,13 @@
 """Which blocks a block visits, which of them need a mask, and in which order blocks run."""
 
 import dataclasses
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from hw_profiles.attention.mask import KeyBlocks
@@ -171,6 +173,33 @@ class TileOrder:
     if self.descending:
       block = self.blocks - 1 - block
     return Tile(quotient(head, self.heads), remainder(head, self.heads), block)
+
+
+def agenda(lengths: Sequence[int], *, blocks: int) -> np.ndarray:
+  """Which programs each thread block of a persistent kernel runs, in which order.
+
+  Programs are dealt out in their order, each to the block that is free first,
+  as the hardware deals out thread blocks.
+
+  Args:
+    lengths: Time of each program, in any unit.
+    blocks: Thread blocks.
+
+  Returns:
+    int32 [1 + most programs of a block, blocks]: how many a block runs, then
+    their numbers.
+  """
+  free = [(0, block) for block in range(blocks)]
+  dealt: list[list[int]] = [[] for _ in range(blocks)]
+  for program, length in enumerate(lengths):
+    time, block = free[0]
+    heapq.heapreplace(free, (time + length, block))
+    dealt[block].append(program)
+  found = np.zeros((1 + max(map(len, dealt)), blocks), np.int32)
+  for block, programs in enumerate(dealt):
+    found[0, block] = len(programs)
+    found[1 : 1 + len(programs), block] = programs
+  return found
 
 
 def segment_limits(

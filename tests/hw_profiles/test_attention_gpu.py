@@ -28,11 +28,12 @@ def test_buffers_of_the_forward_kernel():
   plan = hw.plan(FULL, TILE, H200)
   assert (plan.schedule, plan.fits) == ("warp_specialized", True)
   assert needed(plan) == {
-    ("shared", "Q, then O"): 128 * 128 * 2,
+    ("shared", "Q"): 128 * 128 * 2,
+    ("shared", "O"): 128 * 128 * 2,
     ("shared", "K ring"): 2 * 128 * 128 * 2,
     ("shared", "V ring"): 2 * 128 * 128 * 2,
-    # full and empty of two slots of two rings, and Q's
-    ("shared", "barriers"): 9 * 8,
+    # full and empty of two slots of two rings, and of Q, and the turn, of two consumers
+    ("shared", "barriers"): 14 * 8,
     # 64 of O, 64 of S and 32 of P for each of 256 threads
     ("registers", "O, scores and fragments"): 160 * 256 * 4,
   }
@@ -44,7 +45,7 @@ def test_buffers_of_the_forward_kernel():
 def test_results_wider_than_the_operands_set_the_staging():
   problem = dataclasses.replace(FULL, out_dtype="float32", value_dim=256)
   plan = hw.plan(problem, hw.AttentionConfig(64, 64), H200)
-  assert needed(plan)["shared", "Q, then O"] == 64 * 256 * 4
+  assert needed(plan)["shared", "O"] == 64 * 256 * 4
   assert needed(plan)["shared", "V ring"] == 2 * 64 * 256 * 2
 
 
@@ -68,19 +69,29 @@ def test_default_consumers_take_whole_wgmmas(rows, consumers):
   assert warp_specialized.consumer_warpgroups(one) == consumers
 
 
+def test_more_consumers_than_a_block_has_threads_for_are_refused():
+  problem = dataclasses.replace(FULL, head_dim=32)
+  config = hw.AttentionConfig(512, 64, num_consumer_warpgroups=8)
+  plan = hw.plan(problem, config, H200, schedule="warp_specialized")
+  assert plan.reason.startswith(
+    "num_consumer_warpgroups=8: 8 consumer warpgroups and the producer are 1152 threads, h200_sxm"
+    " has 1024"
+  )
+
+
 @pytest.mark.parametrize(
   ("config", "reason"),
   [
     (
       hw.AttentionConfig(128, 256),
-      "block_kv=256: shared memory needs 294984 B for Q (128x128) and 2 stage(s) of K (256x128) and"
-      " V (256x128), h200_sxm has 232448 B; largest block_kv that fits is 192",
+      "block_kv=256: shared memory needs 327792 B for Q (128x128) and O (128x128) and 2 stage(s) of"
+      " K (256x128) and V (256x128), h200_sxm has 232448 B; largest block_kv that fits is 160",
     ),
     (
-      hw.AttentionConfig(256, 128),
-      "block_q=256: registers of a consumer thread need 320 for its share of O (256x128), 1 score"
-      " tile(s) and fragments, and 24 besides, h200_sxm has 232 with 2 consumer warpgroups and the"
-      " producer; largest block_q that fits is 128",
+      hw.AttentionConfig(256, 64),
+      "block_q=256: registers of a consumer thread need 224 for its share of O (256x128), 1 score"
+      " tile(s) and fragments, and 4 besides, h200_sxm has 168 with 2 consumer warpgroups and the"
+      " producer; largest block_q that fits is 192",
     ),
     (
       hw.AttentionConfig(96, 64),
@@ -91,11 +102,6 @@ def test_default_consumers_take_whole_wgmmas(rows, consumers):
       hw.AttentionConfig(128, 72),
       "block_kv=72: wgmma multiplies whole steps of 16 rows of a streamed block; nearest block_kv"
       " that fit are 64 and 80",
-    ),
-    (
-      hw.AttentionConfig(512, 64, num_consumer_warpgroups=8),
-      "num_consumer_warpgroups=8: 8 consumer warpgroups and the producer are 1152 threads, h200_sxm"
-      " has 1024",
     ),
   ],
 )

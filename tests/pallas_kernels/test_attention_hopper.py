@@ -1,6 +1,7 @@
 """The Hopper attention: lowered for CUDA, in the Mosaic GPU interpreter, and on a GPU."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from attention_cases import Case, assert_inside_bound
 import hw_profiles
 from hw_profiles import AttentionProblem
 from pallas_kernels import AttentionConfig, compat, device, flash_attention
+from pallas_kernels.attention import schedule
 
 H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
 carries_arrays = pytest.mark.skipif(
@@ -43,7 +45,15 @@ def lower(size, config, *, seq_q=500, seq_kv=300, value_size=None, **options):
 @carries_arrays
 @pytest.mark.parametrize(("size", "config"), candidates(), ids=str)
 def test_every_candidate_lowers(size, config):
-  assert "mosaic_gpu" in lower(size, config)
+  assert "mosaic_gpu" in lower(size, config, seq_q=512, seq_kv=256)
+
+
+@carries_arrays
+@pytest.mark.parametrize(("size", "config"), candidates()[::3], ids=str)
+def test_lengths_that_are_no_whole_tiles_of_rows_lower_without_a_padded_copy(size, config):
+  text = lower(size, config, seq_q=500, seq_kv=301)
+  assert "mosaic_gpu" in text
+  assert "stablehlo.pad" not in text
 
 
 @carries_arrays
@@ -106,6 +116,33 @@ def test_interpreted_without_races_inside_the_bound(case, config, rng, races):
   result = jax.jit(call)(**arrays)
   assert not races()
   assert_inside_bound(case, arrays, result, "mosaic_gpu_interpret")
+
+
+@carries_arrays
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="compiled on this machine")
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_what_a_value_that_a_row_does_not_see_holds_never_reaches_it(special, rng):
+  case = Case("special", (1, 70, 70, 1, 1, 32, 32), "bfloat16", options=TO_THE_END)
+  arrays = case.arrays(rng)
+  run = jax.jit(case.call("mosaic_gpu_interpret", config=AttentionConfig(64, 32, 2)))
+  arrays["value"] = arrays["value"].at[:, 40].set(special)
+  result = run(**arrays)
+  out = np.asarray(result[0], np.float32)
+  assert np.isfinite(out[:, :40]).all()
+  assert not np.isfinite(out[:, 40:]).any()
+  assert_inside_bound(case, arrays, result, "mosaic_gpu_interpret")
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 7])
+def test_an_agenda_deals_every_program_to_the_block_that_is_free_first(blocks):
+  lengths = [5, 5, 4, 4, 3, 1, 1, 1, 1, 1]
+  agenda = schedule.agenda(lengths, blocks=blocks)
+  dealt = [list(agenda[1 : 1 + agenda[0, block], block]) for block in range(blocks)]
+  assert sorted(itertools.chain(*dealt)) == list(range(len(lengths)))
+  ends = [sum(lengths[i] for i in programs) for programs in dealt]
+  # no block starts a program later than another one was free
+  assert max(ends) - min(ends) <= max(lengths)
+  assert all(programs == sorted(programs) for programs in dealt)
 
 
 @pytest.mark.gpu
