@@ -232,8 +232,8 @@ def flash_attention(
     config: Tile sizes; None: a tuned one, else the planner's choice.
     implementation: None: the best that can run the call, decided when it is
       traced, for the device that JAX would run it on; or a name from
-      `pallas_kernels.names.IMPLEMENTATIONS`. "mosaic_gpu" runs only when asked
-      for: it wants finite values at masked keys as well.
+      `pallas_kernels.names.IMPLEMENTATIONS`. "mosaic_gpu" is the Hopper
+      kernel; its gradients come from the portable ones.
 
   Returns:
     O, [B, T, N, Hv] in the dtype of query; with `return_residual` (O, L), L

@@ -85,7 +85,7 @@ def test_more_consumers_than_a_block_has_threads_for_are_refused():
     (
       hw.AttentionConfig(128, 256),
       "block_kv=256: shared memory needs 327792 B for Q (128x128) and O (128x128) and 2 stage(s) of"
-      " K (256x128) and V (256x128), h200_sxm has 232448 B; largest block_kv that fits is 160",
+      " K (256x128) and V (256x128), h200_sxm has 232448 B; largest block_kv that fits is 128",
     ),
     (
       hw.AttentionConfig(256, 64),
