@@ -176,8 +176,14 @@ def test_the_time_is_made_of_its_parts():
   exponentials = 16 * 64 * 128 * 128 / (16 * H200.clock_hz) * 1e6
   assert times["special_functions"] == pytest.approx(exponentials)
   softmax = times["special_functions"] + times["cuda_cores"]
+  overhead = 16 * 64 * 240 / H200.clock_hz * 1e6
   assert plan.predicted_us == pytest.approx(
-    times["tensor_cores"] + 0.45 * softmax + times["fill"] + times["epilogue"] + times["launch"]
+    times["tensor_cores"]
+    + 0.3 * softmax
+    + overhead
+    + times["fill"]
+    + times["epilogue"]
+    + times["launch"]
   )
   assert plan.bound == "tensor_cores"
 
@@ -284,6 +290,7 @@ def test_phases_add_up_and_name_what_sets_them():
     flops_per_s=H200.peak_flops["bfloat16"],
     arithmetic="tensor_cores",
     exposed_softmax=1.0,
+    step_overhead_us=0.25,
     dram_bytes=0,
     resident_blocks=1,
     num_stages=2,
