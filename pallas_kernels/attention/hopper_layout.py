@@ -17,6 +17,24 @@ ROWS = 8
 _SWIZZLES = (128, 64, 32)
 
 
+def swizzle_bytes(columns: int, dtype: Any, *, depth: int = 0) -> int:
+  """The widest swizzle that [rows, columns] can have.
+
+  Args:
+    columns: A padded head size.
+    dtype: Of the elements.
+    depth: Rows where a product sums over them: Mosaic issues wgmmas in groups as
+      deep as a swizzle span is wide. 0: it does not.
+  """
+  size = jnp.dtype(dtype).itemsize
+  return next(one for one in _SWIZZLES if columns * size % one == 0 and depth * size % one == 0)
+
+
+def transforms(columns: int, dtype: Any, *, depth: int = 0) -> tuple[Any, ...]:
+  """The layout of [rows, columns] that wgmma and TMA take; see `swizzle_bytes`."""
+  return tiled(swizzle_bytes(columns, dtype, depth=depth), dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class PanelLayout:
   """How [rows, columns] lies in shared memory.
@@ -45,17 +63,13 @@ class PanelLayout:
       columns: A padded head size.
       dtype: Of the elements.
       by_rows: Whether the global array's rows are no whole tiles.
-      depth: Rows where a product sums over them: Mosaic issues wgmmas in groups
-        as deep as a swizzle span is wide. 0: it does not.
+      depth: See `swizzle_bytes`.
     """
-    size = jnp.dtype(dtype).itemsize
-    swizzle = next(
-      one for one in _SWIZZLES if columns * size % one == 0 and depth * size % one == 0
-    )
+    swizzle = swizzle_bytes(columns, dtype, depth=depth)
     tiles = tiled(swizzle, dtype)
     if not by_rows:
       return cls(1, columns, tiles, None)
-    panels = columns * size // swizzle
+    panels = columns * jnp.dtype(dtype).itemsize // swizzle
     return cls(panels, columns // panels, tiles, tiles[1:])
 
   def scratch(self, count: int, rows: int, dtype: Any, *, interpreted: bool = False) -> Any:
