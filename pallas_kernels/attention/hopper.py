@@ -115,7 +115,8 @@ def attention(
     # two references to one memory, or one for both
     united = by_rows and not interpreted
     q, k, v = (Stored(*x) if united else Stored(x, x) for x in (q, k, v))
-    return Refs(*inputs, out, vectors, q, o, numbers, k, v, *rest)  # type: ignore[call-arg]
+    refs: list[Any] = [*inputs, out, vectors, q, o, numbers, k, v, *rest]
+    return Refs(*refs)
 
   kernel = plgpu.kernel(
     functools.partial(body, refs_of=refs_of, geometry=geometry, interpreted=interpreted),

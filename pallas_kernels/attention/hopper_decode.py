@@ -271,7 +271,8 @@ def decode(
     inputs, (q_union, k_union), rest = flat[:6], flat[6:8], flat[8:]
     k, (staged, staged_numbers) = k_union
     v, *others = rest
-    _body(_Refs(*inputs, *q_union, k, v, staged, staged_numbers, *others), geometry)
+    refs: list[Any] = [*inputs, *q_union, k, v, staged, staged_numbers, *others]
+    _body(_Refs(*refs), geometry)
 
   rows = sizes.batch * sizes.heads
   kernel = plgpu.kernel(
