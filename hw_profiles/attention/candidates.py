@@ -73,6 +73,9 @@ def candidates(
   smallest = _smallest_useful(problem, device)
   extent = max(problem.seq_q, problem.seq_kv) if problem.backward else problem.seq_q
   rows = _useful(rows, extent, smallest)
+  if problem.backward and schedule == warp_specialized.NAME:
+    yield from _hopper_gradients(problem, stages)
+    return
   if problem.backward:
     steps = tuple(x for x in sorted({16, 32, *columns}) if x <= _LARGEST_BACKWARD_COLUMNS)
     yield from _backward(rows, _useful(steps, extent, smallest), stages, warps)
@@ -80,6 +83,15 @@ def candidates(
   columns = _useful(columns, problem.seq_kv, smallest // 2)
   for block_q, block_kv, num_stages, num_warps in itertools.product(rows, columns, stages, warps):
     yield AttentionConfig(block_q, block_kv, num_stages, num_warps=num_warps)
+
+
+def _hopper_gradients(problem: AttentionProblem, stages: _Sizes) -> Iterator[AttentionConfig]:
+  """Tiles of the one Hopper kernel, whose forward blocks do not matter."""
+  keys = _useful(_WGMMA_ROWS, problem.seq_kv)
+  queries = tuple(x for x in _WGMMA_COLUMNS if x % warp_specialized.GRADIENT_COLUMNS == 0)
+  queries = _useful(tuple(x for x in queries if x <= _LARGEST_BACKWARD_COLUMNS), problem.seq_q)
+  for kept, walked, num_stages in itertools.product(keys, queries, stages):
+    yield AttentionConfig(walked, kept, num_stages, block_kv_dkv=kept, block_q_dkv=walked)
 
 
 def _backward(

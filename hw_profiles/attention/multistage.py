@@ -6,7 +6,7 @@ registers. A step's products wait for its softmax and the other way round.
 """
 
 from hw_profiles.arguments import ceil_div, round_up
-from hw_profiles.attention.passes import AttentionPass
+from hw_profiles.attention.passes import AttentionPass, attention_passes
 from hw_profiles.attention.problem import AttentionProblem
 from hw_profiles.attention.sm import PassKernel, SmSchedule, padding_notes
 from hw_profiles.attention.sm_capacity import OVERHEAD_REGISTERS, BlockNeeds
@@ -138,7 +138,11 @@ def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
 
 
 _SCHEDULE = SmSchedule(
-  needs=_needs, shapes=shape_shortfalls, kernel=pass_kernel, assumptions=_assumptions
+  needs=_needs,
+  shapes=shape_shortfalls,
+  passes=attention_passes,
+  kernel=pass_kernel,
+  assumptions=_assumptions,
 )
 pass_buffers = _SCHEDULE.pass_buffers
 shortfalls = _SCHEDULE.shortfalls

@@ -32,7 +32,7 @@ def passes_traffic(
   written = _written_bytes(problem)
   pairs = problem.batch * problem.heads * problem.seq_q * problem.seq_kv
   first = passes[0]
-  heads = problem.batch * (problem.key_heads if first.name == "dkv" else problem.heads)
+  heads = problem.batch * (problem.heads if first.name == "forward" else problem.key_heads)
   total = streamed + once
   return AttentionTraffic(
     working_set_bytes=sum(x.own_bytes for x in buffers if x.space in on_chip),

@@ -3,10 +3,12 @@
     forward   O       of block_q rows,      walking keys
     dkv       dK, dV  of block_kv_dkv rows, walking queries
     dq        dQ      of block_q_dq rows,   walking keys
+    gradients dK, dV  as "dkv", with each step's part of dQ added to a sum in memory
 
 Backward there is one kernel for each side, so that every gradient is summed in
 one program, in one order. Both compute S and dP = dO·Vᵀ, so seven products are
-multiplied where five would do.
+multiplied where five would do. The Hopper kernel multiplies five: "gradients",
+whose programs add to dQ one after another, in the order of their keys.
 """
 
 import dataclasses
@@ -23,7 +25,10 @@ DEFAULT_BLOCK_KV_DKV = 128
 DEFAULT_BLOCK_Q_DQ = 128
 DEFAULT_BLOCK_KV_DQ = 64
 
-PassName = Literal["forward", "dkv", "dq"]
+# Sums are float32.
+SUM_BYTES = 4
+
+PassName = Literal["forward", "dkv", "dq", "gradients"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +37,7 @@ class AttentionPass:
 
   Attributes:
     name: Which one.
-    rows: Rows of a program: queries, or keys in "dkv".
+    rows: Rows of a program: queries, or keys in "dkv" and "gradients".
     live_rows: Of those, the ones that are no padding of the schedule's.
     columns: Rows of the other side in a step.
     rows_field: The config field that sets `rows`; empty where none does.
@@ -43,6 +48,8 @@ class AttentionPass:
     kept: Name and size of each operand that a program loads once.
     streamed: Name and size of each operand that it walks.
     accumulators: Name and size of each result, summed in float32.
+    added: Name and size of each result of the walked side, whose float32 part of
+      each step is added to those of other programs in memory.
     products: Size that each matrix product of a step has beside rows x columns.
     score_tiles: Float32 tiles of rows x columns that are live at once.
     vector_bytes: Bytes of float32 vectors that come with a streamed row: the
@@ -79,6 +86,7 @@ class AttentionPass:
   num_consumer_warpgroups: int | None
   num_warps: int | None
   persistent: bool = False
+  added: tuple[tuple[str, int], ...] = ()
 
   @property
   def size_bytes(self) -> int:
@@ -101,6 +109,11 @@ class AttentionPass:
     """What a step loads."""
     dims = sum(dim for _, dim in self.streamed)
     return self.columns * (dims * self.size_bytes + self.vector_bytes)
+
+  @property
+  def added_bytes(self) -> int:
+    """What a step adds to sums in memory."""
+    return self.columns * sum(dim for _, dim in self.added) * SUM_BYTES
 
   @property
   def streamed_bytes(self) -> int:
@@ -142,6 +155,23 @@ def attention_passes(
   if not problem.backward:
     return (_forward(problem, config),)
   return (_dkv(problem, config), _dq(problem, config))
+
+
+def hopper_passes(problem: AttentionProblem, config: AttentionConfig) -> tuple[AttentionPass, ...]:
+  """The forward kernel, or the backward one."""
+  if not problem.backward:
+    return (_forward(problem, config),)
+  d, dv = problem.head_dim, problem.output_dim
+  return (
+    dataclasses.replace(
+      _dkv(problem, config),
+      name="gradients",
+      products=(d, dv, dv, d, d),
+      added=(("dQ", d),),
+      # the sum of dQ is stored once besides
+      once_bytes=2 * problem.key_value_bytes + problem.summed_query_bytes,
+    ),
+  )
 
 
 def _queries_walk_keys(

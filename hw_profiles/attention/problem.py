@@ -154,6 +154,11 @@ class AttentionProblem:
     return rows * self.head_dim * dtypes.size_bytes(self.dtype)
 
   @property
+  def summed_query_bytes(self) -> int:
+    """A float32 array of the query's shape."""
+    return self.batch * self.seq_q * self.heads * self.head_dim * 4
+
+  @property
   def key_value_bytes(self) -> int:
     """K and V of all heads."""
     rows = self.batch * self.seq_kv * self.key_heads

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.pass_traffic import passes_traffic
-from hw_profiles.attention.passes import AttentionPass, attention_passes
+from hw_profiles.attention.passes import AttentionPass
 from hw_profiles.attention.problem import AttentionProblem
 from hw_profiles.attention.sm_capacity import BlockCapacity
 from hw_profiles.attention.sm_phase import SmPhase, sm_phases_time
@@ -23,7 +23,7 @@ from hw_profiles.profile import GpuProfile
 # maximum in one multiply-add, compare for the maximum, add to the sum, half of a
 # conversion of two to 16 bits. Backward: the same multiply-add, dP - delta, its
 # product with P, and the conversions of P and dS.
-OPERATIONS = FrozenMap(forward=3.5, dkv=4.0, dq=4.0)
+OPERATIONS = FrozenMap(forward=3.5, dkv=4.0, dq=4.0, gradients=4.0)
 SM_ASSUMPTIONS = (
   "L2 starts cold and keeps what the programs of one head walk, up to"
   f" {100 * L2_OPERAND_FRACTION:.0f} % of it",
@@ -85,18 +85,25 @@ class SmSchedule(BlockCapacity):
 
   def demand(self, problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile) -> Demand:
     """What the blocks of all passes keep, and how they would run."""
-    passes = attention_passes(problem, config)
+    passes = self.passes(problem, config)
     buffers = self.pass_buffers(gpu, passes)
-    # O and dO in, delta out: the pass before the backward ones
-    delta = (2 * problem.output_bytes + problem.residual_bytes,) if problem.backward else ()
-    notes = ("a pass before the two sums delta = rowsum(dO·O)",) if delta else ()
+    streamed: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    if problem.backward:
+      # O and dO in, delta out
+      streamed = (2 * problem.output_bytes + problem.residual_bytes,)
+      rest = "two" if len(passes) > 1 else "kernel"
+      notes = (f"a pass before the {rest} sums delta = rowsum(dO·O)",)
+    if any(one.added for one in passes):
+      streamed += (problem.summed_query_bytes + problem.query_bytes,)
+      notes += ("a pass after it rounds dQ",)
     return Demand(
       buffers=buffers,
       traffic=passes_traffic(problem, passes, buffers=buffers, on_chip=("shared", "registers")),
       tiles=passes[0].visits.blocks,
       cores=gpu.sm_count,
       execution=lambda: sm_execution(
-        passes, gpu, kernel=lambda one: self.kernel(gpu, one), streamed_passes=delta
+        passes, gpu, kernel=lambda one: self.kernel(gpu, one), streamed_passes=streamed
       ),
       notes=notes,
       assumptions=(*SM_ASSUMPTIONS, *self.assumptions(gpu)),
@@ -152,7 +159,9 @@ def sm_execution(
     ),
     traffic_bytes=FrozenMap(
       dram=sum(phase.dram_bytes for phase in phases) + sum(streamed_passes),
-      l2=sum(one.streamed_bytes + one.once_bytes for one in passes),
+      l2=sum(
+        one.streamed_bytes + one.once_bytes + one.visits.total * one.added_bytes for one in passes
+      ),
       shared=sum(
         one.visits.total * phase.per_step.shared_bytes
         for one, phase in zip(passes, phases, strict=True)
@@ -178,9 +187,11 @@ def _phase(
     load=one.visits.busiest(cores=gpu.sm_count),
     per_step=SmAmounts(
       flops=2 * scores * sum(block.product_dims),
-      l2_bytes=one.step_bytes,
+      l2_bytes=one.step_bytes + one.added_bytes,
       shared_bytes=(
-        streamed_bytes * (1 + block.operand_reads_per_step) + kept_bytes * block.kept_reads_per_step
+        streamed_bytes * (1 + block.operand_reads_per_step)
+        + kept_bytes * block.kept_reads_per_step
+        + 2 * one.added_bytes
       ),
       special_functions=scores,
       cuda_core_operations=math.ceil(scores * operations) + rescaled,

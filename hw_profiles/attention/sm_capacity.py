@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 
 from hw_profiles.attention.config import AttentionConfig
-from hw_profiles.attention.passes import AttentionPass, attention_passes
+from hw_profiles.attention.passes import AttentionPass
 from hw_profiles.attention.problem import AttentionProblem
 from hw_profiles.capacity.buffers import Buffer, Shortfall
 from hw_profiles.profile import GpuProfile
@@ -62,10 +62,12 @@ class BlockCapacity:
   Attributes:
     needs: Of a block of a pass.
     shapes: Rules of the matrix unit that a pass breaks.
+    passes: The schedule's kernels.
   """
 
   needs: Callable[[GpuProfile, AttentionPass], BlockNeeds]
   shapes: Callable[[AttentionPass], list[Shortfall]]
+  passes: Callable[[AttentionProblem, AttentionConfig], tuple[AttentionPass, ...]]
 
   def pass_buffers(self, gpu: GpuProfile, passes: tuple[AttentionPass, ...]) -> tuple[Buffer, ...]:
     """Of the forward kernel, or of the backward ones under their names."""
@@ -93,7 +95,7 @@ class BlockCapacity:
     self, problem: AttentionProblem, config: AttentionConfig, gpu: GpuProfile
   ) -> tuple[Shortfall, ...]:
     """Rules of the matrix unit, then shared memory, threads and registers, pass by pass."""
-    passes = attention_passes(problem, config)
+    passes = self.passes(problem, config)
     return (
       *(found for one in passes for found in self.shapes(one)),
       *(found for one in passes for found in self.shortfalls_of_pass(gpu, one)),

@@ -10,22 +10,28 @@ only its own products to hide them under, which wait for them.
 """
 
 from hw_profiles.arguments import ceil_div, round_up
-from hw_profiles.attention.calibration import EXPOSED_SOFTMAX, STEP_OVERHEAD_CYCLES
+from hw_profiles.attention.calibration import (
+  EXPOSED_GRADIENT_SOFTMAX,
+  EXPOSED_SOFTMAX,
+  STEP_OVERHEAD_CYCLES,
+)
 from hw_profiles.attention.config import AttentionConfig
-from hw_profiles.attention.passes import AttentionPass, attention_passes
+from hw_profiles.attention.passes import SUM_BYTES, AttentionPass, hopper_passes
 from hw_profiles.attention.problem import AttentionProblem
 from hw_profiles.attention.sm import PassKernel, SmSchedule, padding_notes
 from hw_profiles.attention.sm_capacity import OVERHEAD_REGISTERS, BlockNeeds
 from hw_profiles.capacity.buffers import Shortfall
 from hw_profiles.capacity.warpgroups import (
+  FEWEST_REGISTERS,
   MOST_CONSUMERS,
+  PRODUCER_REGISTERS,
   WARPGROUP_THREADS,
   block_threads,
   consumer_registers,
   launch_registers,
 )
 from hw_profiles.cost.arithmetic import missing_rate
-from hw_profiles.profile import GpuProfile
+from hw_profiles.profile import GpuProfile, Source
 
 NAME = "warp_specialized"
 SUPPORTED_DTYPES = ("bfloat16", "float16")
@@ -34,6 +40,9 @@ WGMMA_MAX_COLUMNS = 256
 # K of one 16-bit wgmma is 16 elements, which are the narrowest swizzle span of 32 B, too: head
 # sizes and the keys of a step are whole ones.
 WGMMA_DEPTH = 16
+# Backward the queries of a step are an operand's columns, too, and those of dQ are its rows: whole
+# 128 B spans and wgmmas. Head sizes are padded to as much.
+GRADIENT_COLUMNS = 64
 DEFAULT_MOST_CONSUMERS = 3
 # "full" and "empty" of each slot of each ring, 8 B each, and "full" of what is kept.
 BARRIER_BYTES = 8
@@ -59,16 +68,30 @@ def padded_dim(dim: int) -> int:
   return round_up(dim, WGMMA_DEPTH)
 
 
-def _padded(operands: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
-  return tuple(padded_dim(dim) for _, dim in operands)
+def gradient_slots(consumers: int) -> int:
+  """Slots of dZ, and of a step's part of dQ, of the backward kernel.
+
+  One for each consumer that takes a turn at dQ, and never fewer than two: a
+  part leaves while the next one is being made.
+  """
+  return max(consumers, 2)
+
+
+def _step_multiple(one: AttentionPass) -> int:
+  """What head sizes and the columns of a step are multiples of."""
+  return GRADIENT_COLUMNS if one.added else WGMMA_DEPTH
+
+
+def _padded(one: AttentionPass, operands: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
+  return tuple(round_up(dim, _step_multiple(one)) for _, dim in operands)
 
 
 def pass_shared_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
   """Bytes and copies of everything one block of a pass has in shared memory."""
   size = one.size_bytes
   stages = one.num_stages
-  kept = one.rows * sum(_padded(one.kept)) * size
-  staged = one.rows * sum(_padded(one.accumulators)) * one.result_size_bytes
+  kept = one.rows * sum(_padded(one, one.kept)) * size
+  staged = one.rows * sum(_padded(one, one.accumulators)) * one.result_size_bytes
   names = " and ".join(name for name, _ in one.kept)
   results = " and ".join(name for name, _ in one.accumulators)
   if one.persistent:
@@ -77,10 +100,21 @@ def pass_shared_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
   else:
     held = {f"{names}, then {results}": (max(kept, staged), 1)}
   for name, dim in one.streamed:
-    held[f"{name} ring"] = (stages * one.columns * padded_dim(dim) * size, stages)
+    held[f"{name} ring"] = (
+      stages * one.columns * round_up(dim, _step_multiple(one)) * size,
+      stages,
+    )
   if one.vector_bytes:
     held["row vectors"] = (stages * one.columns * one.vector_bytes, stages)
   barriers = len(one.kept) + 2 * stages * len(one.streamed)
+  if one.added:
+    slots = gradient_slots(consumer_warpgroups(one))
+    held["dZ"] = (slots * one.rows * one.columns * size, slots)
+    dims = sum(_padded(one, one.added))
+    held["parts of dQ"] = (slots * one.columns * dims * SUM_BYTES, slots)
+    held["doubt"] = (one.rows * SUM_BYTES, 1)
+    # "full" and "empty" of each slot
+    barriers = 1 + 2 * stages * len(one.streamed) + 4 * slots
   if one.persistent:
     # "full" and "empty" of Q, and the turn, of each consumer
     barriers = 3 * consumer_warpgroups(one) + 2 * stages * len(one.streamed)
@@ -96,7 +130,7 @@ def consumer_values(one: AttentionPass) -> int:
   of one consumer's rows, as its 128 threads share them.
   """
   rows = ceil_div(one.rows, consumer_warpgroups(one))
-  columns = sum(_padded(one.accumulators)) + one.score_tiles * one.columns
+  columns = sum(_padded(one, one.accumulators)) + one.score_tiles * one.columns
   return ceil_div(rows * (2 * columns + one.columns), 2 * WARPGROUP_THREADS)
 
 
@@ -116,7 +150,8 @@ def _register_budget(gpu: GpuProfile, one: AttentionPass) -> tuple[int, int]:
   if one.persistent:
     launched = launch_registers(consumers, registers_per_sm=gpu.registers_per_sm)
     return launched, LAUNCH_OVERHEAD_REGISTERS
-  raised = consumer_registers(consumers, registers_per_sm=gpu.registers_per_sm)
+  producer = FEWEST_REGISTERS if one.added else PRODUCER_REGISTERS
+  raised = consumer_registers(consumers, producer=producer, registers_per_sm=gpu.registers_per_sm)
   return raised, OVERHEAD_REGISTERS
 
 
@@ -152,13 +187,11 @@ def unsupported(problem: AttentionProblem, gpu: GpuProfile) -> tuple[Shortfall, 
     WGMMA_DEPTH,
     1,
     block_kv_dkv=WGMMA_ROWS,
-    block_q_dkv=WGMMA_DEPTH,
-    block_q_dq=WGMMA_ROWS,
-    block_kv_dq=WGMMA_DEPTH,
+    block_q_dkv=GRADIENT_COLUMNS,
   )
   return tuple(
     Shortfall("unsupported", "head_dim", (), f"{one.name}, smallest tile: {x.statement}")
-    for one in attention_passes(problem, smallest)
+    for one in hopper_passes(problem, smallest)
     for x in capacity_shortfalls(gpu, one)
   )
 
@@ -203,13 +236,22 @@ def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
         f"{consumers} consumer warpgroup(s) take whole wgmmas of {WGMMA_ROWS} rows each",
       )
     )
-  if one.columns % WGMMA_DEPTH:
+  if one.added and one.rows > WGMMA_ROWS * consumers:
+    found.append(
+      Shortfall(
+        "shape",
+        "tile shape",
+        (one.rows_field, "num_consumer_warpgroups"),
+        f"a consumer warpgroup keeps {WGMMA_ROWS} keys, {consumers} keep {consumers * WGMMA_ROWS}",
+      )
+    )
+  if one.columns % _step_multiple(one):
     found.append(
       Shortfall(
         "shape",
         "tile shape",
         (one.columns_field,),
-        f"wgmma multiplies whole steps of {WGMMA_DEPTH} rows of a streamed block",
+        f"wgmma multiplies whole steps of {_step_multiple(one)} rows of a streamed block",
       )
     )
   if one.columns > WGMMA_MAX_COLUMNS:
@@ -227,14 +269,20 @@ def shape_shortfalls(one: AttentionPass) -> list[Shortfall]:
 def _assumptions(_: GpuProfile) -> tuple[str, ...]:
   return (
     f"{100 * EXPOSED_SOFTMAX.value:.0f} % of the softmax of two or more consumers is not hidden"
-    f" under products, all of a single one's ({EXPOSED_SOFTMAX.confidence})",
+    f" under products, {100 * EXPOSED_GRADIENT_SOFTMAX.value:.0f} % of that of gradients, all of a"
+    f" single one's ({EXPOSED_SOFTMAX.confidence})",
   )
+
+
+def exposed_softmax(one: AttentionPass) -> Source:
+  """Share of two or more consumers' softmax that is not hidden under products."""
+  return EXPOSED_GRADIENT_SOFTMAX if one.added else EXPOSED_SOFTMAX
 
 
 def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
   """The thread block of a pass."""
   consumers = consumer_warpgroups(one)
-  products = tuple(padded_dim(dim) for dim in one.products)
+  products = tuple(round_up(dim, _step_multiple(one)) for dim in one.products)
   note = (
     f"{consumers} consumer warpgroup(s) of {one.rows // consumers} rows"
     f"{' in ping-pong' if consumers > 1 else ''}, {consumer_values(one)} values and up to"
@@ -244,23 +292,27 @@ def pass_kernel(gpu: GpuProfile, one: AttentionPass) -> PassKernel:
     threads=block_threads(consumers),
     registers_per_thread=launch_registers(consumers, registers_per_sm=gpu.registers_per_sm),
     shared_bytes=_needs(gpu, one).shared_bytes,
-    kept_dims=_padded(one.kept),
-    streamed_dims=_padded(one.streamed),
+    kept_dims=_padded(one, one.kept),
+    streamed_dims=_padded(one, one.streamed),
     product_dims=products,
-    accumulator_dims=_padded(one.accumulators),
+    accumulator_dims=_padded(one, one.accumulators),
     # every 64 rows read the streamed block again, once a product: half the products
     # of a step read each of the two streamed operands
     operand_reads_per_step=ceil_div(one.rows, WGMMA_ROWS)
     * ceil_div(len(products), len(one.streamed)),
     kept_reads_per_step=1,
-    exposed_softmax=EXPOSED_SOFTMAX.value if consumers > 1 else 1.0,
+    exposed_softmax=exposed_softmax(one).value if consumers > 1 else 1.0,
     step_overhead_cycles=STEP_OVERHEAD_CYCLES.value,
-    notes=(note, *padding_notes(one, padded_dim)),
+    notes=(note, *padding_notes(one, lambda dim: round_up(dim, _step_multiple(one)))),
   )
 
 
 _SCHEDULE = SmSchedule(
-  needs=_needs, shapes=shape_shortfalls, kernel=pass_kernel, assumptions=_assumptions
+  needs=_needs,
+  shapes=shape_shortfalls,
+  passes=hopper_passes,
+  kernel=pass_kernel,
+  assumptions=_assumptions,
 )
 pass_buffers = _SCHEDULE.pass_buffers
 shortfalls = _SCHEDULE.shortfalls

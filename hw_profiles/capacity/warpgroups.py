@@ -35,19 +35,22 @@ def launch_registers(consumers: int, *, registers_per_sm: int = 65536) -> int:
   return min(share // REGISTER_STEP * REGISTER_STEP, MOST_REGISTERS)
 
 
-def consumer_registers(consumers: int, *, registers_per_sm: int = 65536) -> int:
-  """Registers a consumer thread may raise itself to once the producer keeps 40.
+def consumer_registers(
+  consumers: int, *, registers_per_sm: int = 65536, producer: int = PRODUCER_REGISTERS
+) -> int:
+  """Registers a consumer thread may raise itself to once the producer keeps `producer`.
 
-      ⌊(launch·(consumers + 1) - 40) / consumers⌋, rounded down to a multiple of 8
+      ⌊(launch·(consumers + 1) - producer) / consumers⌋, rounded down to a multiple of 8
 
   where `launch` is what each thread of the block starts with: what the block
   was not launched with cannot be taken, and a `setmaxnreg` that asks for more
-  waits for ever. 248, 232, 152 for 1, 2, 3 consumers. A single consumer could
+  waits for ever. 248, 232, 152 for 1, 2, 3 consumers beside 40. A single consumer could
   have more, but 248 is the largest multiple of 8 that a thread can address.
 
   Args:
     consumers: Consumer warpgroups, 1 to 7, beside one producer.
     registers_per_sm: 32-bit registers of an SM, one block of which runs on it.
+    producer: What a producer thread keeps; what setmaxnreg takes.
 
   Returns:
     A value that setmaxnreg takes.
@@ -63,7 +66,7 @@ def consumer_registers(consumers: int, *, registers_per_sm: int = 65536) -> int:
       f" {block_threads(MOST_CONSUMERS)} threads"
     )
   pool = launch_registers(consumers, registers_per_sm=registers_per_sm) * (consumers + 1)
-  share = (pool - PRODUCER_REGISTERS) // consumers // REGISTER_STEP * REGISTER_STEP
+  share = (pool - producer) // consumers // REGISTER_STEP * REGISTER_STEP
   if share < FEWEST_REGISTERS:
     raise ValueError(
       f"registers_per_sm={registers_per_sm}: leaves {consumers} consumer warpgroup(s) {share} a"

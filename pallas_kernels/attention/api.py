@@ -161,7 +161,10 @@ def _explain(
     notes = ("no pair of a query and a key: the result is empty, or zeros",)
   else:
     back = implementations.choose(
-      implementations.for_gradients(request), operands, device, table=implementations.BACKWARD
+      implementations.for_gradients(request, operands, device),
+      operands,
+      device,
+      table=implementations.BACKWARD,
     )
     tile = "" if back.config is None else f" with {back.config.describe()}"
     notes = (f"its gradients run: {back.implementation.name}{tile}",)

@@ -11,6 +11,7 @@ from hw_profiles import AttentionConfig, AttentionProblem, InfeasibleTileError
 from pallas_kernels import choice, compat, dispatch, planning, sharding
 from pallas_kernels.attention import (
   hopper,
+  hopper_backward,
   hopper_layout,
   portable,
   portable_backward,
@@ -63,6 +64,19 @@ def _hopper_refusal(
   if found is None and given:
     found = Refusal("option", f"{', '.join(given)}: not in the Hopper kernel")
   return found or planned_refusal(one, problem, request.config, device)
+
+
+def _hopper_gradients_refusal(
+  one: Implementation,
+  request: AttentionRequest,
+  problem: AttentionProblem,
+  device: TargetDevice,
+  operands: AttentionOperands,
+) -> Refusal | None:
+  found = _hopper_refusal(one, request, problem, device, operands)
+  if found is None and request.implementation is None:
+    found = Refusal("option", "gradients: this order of their products is not yet proven on a GPU")
+  return found
 
 
 def _portable_refusal(
@@ -207,6 +221,36 @@ def _run_portable_gradients(
   )
 
 
+def _run_hopper_gradients(
+  one: Implementation,
+  request: AttentionRequest,
+  call: GradientCall,
+  config: AttentionConfig,
+  device: TargetDevice,
+) -> Arrays:
+  del device
+  at = (request.rule, call.operands, call.upstream)
+  found = hopper_backward.gradients(
+    *at, config=config, interpret=compat.gpu_interpret_params() if one.interpreted else None
+  )
+  # Mosaic GPU kernels drop the mesh axes that their operands vary over
+  d_query, d_key, d_value, *doubts = sharding.vary_together(
+    *(x for x in found if x is not None), call.operands.query
+  )[:-1]
+  if not doubts:
+    return d_query, d_key, d_value
+  query_doubt, key_doubt = doubts
+  how: dict[str, Any] = {"config": portable.MENDING, "interpret": one.interpreted}
+  return (
+    portable_backward.query_gradient(
+      *at, given=portable_backward.Doubted((d_query,), query_doubt), **how
+    ),
+    *portable_backward.key_value_gradients(
+      *at, given=portable_backward.Doubted((d_key, d_value), key_doubt), **how
+    ),
+  )
+
+
 def _run_xla_gradients(
   one: Implementation,
   request: AttentionRequest,
@@ -246,29 +290,43 @@ FORWARD: tuple[Implementation, ...] = (
   _MOSAIC_GPU_INTERPRET,
 )
 
-_GRADIENT_RUNS = {
-  "triton": _run_portable_gradients,
-  "interpret": _run_portable_gradients,
-  "xla": _run_xla_gradients,
+_HOPPER_GRADIENTS = {"run": _run_hopper_gradients, "refusal": _hopper_gradients_refusal}
+_GRADIENT_FIELDS: dict[str, dict[str, Any]] = {
+  "mosaic_gpu": _HOPPER_GRADIENTS,
+  "triton": {"run": _run_portable_gradients},
+  "interpret": {"run": _run_portable_gradients},
+  "xla": {"run": _run_xla_gradients},
+  "mosaic_gpu_interpret": _HOPPER_GRADIENTS,
 }
 BACKWARD: tuple[Implementation, ...] = tuple(
-  dataclasses.replace(one, run=_GRADIENT_RUNS[one.name])
-  for one in FORWARD
-  if one.name in _GRADIENT_RUNS
+  dataclasses.replace(one, **_GRADIENT_FIELDS[one.name]) for one in FORWARD
 )
 
-# What computes the gradients of a forward kernel that has none of its own.
+# What computes the gradients where the kernel of that name cannot.
 _GRADIENTS_BY = {"mosaic_gpu": "triton", "mosaic_gpu_interpret": "interpret"}
 
 
-def for_gradients(request: AttentionRequest) -> AttentionRequest:
-  """The request as the gradients' implementations take it."""
+def for_gradients(
+  request: AttentionRequest, operands: AttentionOperands, device: TargetDevice
+) -> AttentionRequest:
+  """The request as the gradients' implementations take it.
+
+  A Hopper kernel that was asked for by name leaves gradients that its backward
+  kernel lacks, such as those of larger heads, to the portable ones: they are
+  no reason to refuse the forward pass.
+  """
   config, name = request.config, request.implementation
   if config is not None and not any(getattr(config, field) for field in _BACKWARD_FIELDS):
     config = None
-  if name is not None and name not in {one.name for one in BACKWARD}:
-    name = _GRADIENTS_BY.get(name, name)
-  return dataclasses.replace(request, config=config, implementation=name)
+  request = dataclasses.replace(request, config=config)
+  if name in _GRADIENTS_BY:
+    one = next(known for known in BACKWARD if known.name == name)
+    problem = request.problem(operands, backward=True)
+    refused = one.refusal(one, request, problem, device, operands)
+    # a tile that was asked for is not replaced
+    if refused is not None and (request.config is None or refused.kind != "tile"):
+      request = dataclasses.replace(request, implementation=_GRADIENTS_BY[name])
+  return request
 
 
 def choose(
@@ -310,7 +368,7 @@ def run(request: AttentionRequest, operands: AttentionOperands) -> tuple[jax.Arr
 def run_gradients(request: AttentionRequest, call: GradientCall) -> Arrays:
   """dQ, dK and dV over the batch, or the bias's gradient over its groups."""
   device = target_device()
-  request = for_gradients(request)
+  request = for_gradients(request, call.operands, device)
   chosen = choose(request, call.operands, device, table=BACKWARD)
   one = chosen.implementation
   if call.operands.sizes.is_empty:

@@ -27,14 +27,22 @@ class KeyTiles(Tiles):
 
   @classmethod
   def create(
-    cls, rule: AttentionRule, operands: AttentionOperands, *, block_q: int, block_kv: int
+    cls,
+    rule: AttentionRule,
+    operands: AttentionOperands,
+    *,
+    block_q: int,
+    block_kv: int,
+    doubtful: bool = False,
   ) -> "KeyTiles":
-    """For these operands, or their shapes."""
+    """For these operands, or their shapes; see `QueryTiles.create`."""
     sizes = operands.sizes
     row_bytes = (sizes.head_dim + sizes.value_dim) * operands.query.dtype.itemsize
     return cls(
       rule=rule,
-      pair=pair_rule(rule, operands, block_q=block_q, block_kv=block_kv, by_keys=True),
+      pair=pair_rule(
+        rule, operands, block_q=block_q, block_kv=block_kv, by_keys=True, doubtful=doubtful
+      ),
       order=TileOrder.create(
         batch=sizes.batch,
         heads=sizes.kv_heads,
@@ -48,7 +56,7 @@ class KeyTiles(Tiles):
         block=block_q,
         extent=sizes.seq_q,
         has_lengths=operands.query_lengths is not None,
-        all_masked=operands.has_pair_masks,
+        all_masked=operands.has_pair_masks or doubtful,
       ),
       sizes=sizes,
       panel=pl.cdiv(sizes.seq_q, block_q) * block_q,

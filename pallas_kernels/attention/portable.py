@@ -10,6 +10,7 @@ are padded to a power of two inside a block, with masks. The grid is
 one-dimensional because CUDA limits only its other two axes to 65535.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -85,8 +86,22 @@ class Doubtful(NamedTuple):
   doubt: jax.Array
 
 
+def when_doubtful(doubt: Any, rows: int, left: Any) -> Callable[[Callable[[], None]], None]:
+  """`pl.when` some row of a program's is in doubt; `left` as in `load_vector`."""
+  found = load_vector(doubt, rows, left=left)
+  return pl.when(jnp.max((found != 0).astype(jnp.int32)) > 0)
+
+
 # It seldom has anything to do: a small tile, which compiles fastest
-MENDING = AttentionConfig(block_q=64, block_kv=32, num_stages=1)
+MENDING = AttentionConfig(
+  block_q=64,
+  block_kv=32,
+  num_stages=1,
+  block_kv_dkv=64,
+  block_q_dkv=32,
+  block_q_dq=64,
+  block_kv_dq=32,
+)
 
 
 def mend(
@@ -138,8 +153,7 @@ def _call(
       compute()
     else:
       left = tiles.program(program, operand_refs, limits_ref).rows_left
-      doubt = load_vector(given_refs.doubt, tiles.pair.block_q, left=left)
-      pl.when(jnp.max((doubt != 0).astype(jnp.int32)) > 0)(compute)
+      when_doubtful(given_refs.doubt, tiles.block, left)(compute)
 
   specs = (tiles.rows_spec(out_shape[0]), tiles.vector_spec(out_shape[1]))
   in_specs = (

@@ -12,7 +12,8 @@ gradient. Each sum is one program's, in one order, so the bits of a gradient
 depend on nothing but its operands and tile.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +32,27 @@ from pallas_kernels.attention import schedule, softmax
 from pallas_kernels.attention.blocks import kernel_body, load_vector, store_block
 from pallas_kernels.attention.key_tiles import KeyTiles, masked_weights
 from pallas_kernels.attention.operands import AttentionOperands, Upstream
-from pallas_kernels.attention.portable import compiler_params, default_warps, is_spec
+from pallas_kernels.attention.portable import (
+  compiler_params,
+  default_warps,
+  is_spec,
+  when_doubtful,
+)
 from pallas_kernels.attention.query_tiles import QueryTiles
 from pallas_kernels.attention.rule import AttentionRule
 from pallas_kernels.attention.tiles import Program, as_stored
+
+
+class Doubted(NamedTuple):
+  """Gradients to compute again where they are in doubt.
+
+  Attributes:
+    gradients: [batch, length, heads, size] each: dQ, or dK and dV.
+    doubt: float32 [batch, heads, length]: 0 for the rows that are right.
+  """
+
+  gradients: tuple[jax.Array, ...]
+  doubt: jax.Array
 
 
 def query_gradient(
@@ -44,61 +62,114 @@ def query_gradient(
   *,
   config: AttentionConfig,
   interpret: bool,
+  given: Doubted | None = None,
 ) -> jax.Array:
-  """dQ, [batch, T, N, H] in the query's dtype; arguments as `portable.attention`."""
-  rows = config.block_q_dq or DEFAULT_BLOCK_Q_DQ
-  tiles = QueryTiles.create(
-    rule, operands, block_q=rows, block_kv=config.block_kv_dq or DEFAULT_BLOCK_KV_DQ
-  )
-  sizes = tiles.sizes
-  operands = as_stored(operands)
-  limits = tiles.limits(operands)
-  inputs = (operands, upstream, limits)
-  structure = jax.tree.structure(inputs)
+  """dQ, [batch, T, N, H] in the query's dtype.
 
-  def body(program: Any, *refs: Any) -> None:
-    operand_refs, upstream_refs, limits_ref = jax.tree.unflatten(structure, refs[:-1])
-    _query_tile(tiles, program, operand_refs, upstream_refs, limits_ref, refs[-1])
+  Args:
+    rule: As `portable.attention` takes it.
+    operands: The same.
+    upstream: What came from the forward pass and from above.
+    config: As `portable.attention` takes it; with `given`, `portable.MENDING` will do.
+    interpret: The same.
+    given: Results of which the blocks of rows in doubt are computed again; None:
+      computes all.
+  """
+  tiles = QueryTiles.create(
+    rule,
+    operands,
+    block_q=config.block_q_dq or DEFAULT_BLOCK_Q_DQ,
+    block_kv=config.block_kv_dq or DEFAULT_BLOCK_KV_DQ,
+    doubtful=given is not None,
+  )
+  specs = Upstream(
+    residual=tiles.vector_spec(upstream.residual),
+    delta=tiles.vector_spec(upstream.delta),
+    d_out=tiles.rows_spec(upstream.d_out),
+  )
+  found: tuple[jax.Array] = _call(
+    tiles,
+    _query_tile,
+    (operands, upstream),
+    specs,
+    sizes=(tiles.sizes.head_dim,),
+    config=config,
+    interpret=interpret,
+    given=given,
+    name="attention_portable_dq",
+  )
+  return found[0]
+
+
+def _call(
+  tiles: QueryTiles | KeyTiles,
+  compute: Callable[..., None],
+  inputs: tuple[AttentionOperands, Upstream],
+  upstream_specs: Upstream,
+  *,
+  sizes: tuple[int, ...],
+  config: AttentionConfig,
+  interpret: bool,
+  given: Doubted | None,
+  name: str,
+) -> Any:
+  """A kernel over all tiles of one side, or over those of `given` that are in doubt."""
+  operands, upstream = as_stored(inputs[0]), inputs[1]
+  limits = tiles.limits(operands)
+  arrays = (given, operands, upstream, limits)
+  structure = jax.tree.structure(arrays)
+  order = tiles.order
+  rows = tiles.sizes.seq_kv if tiles.pair.by_keys else tiles.sizes.seq_q
+  out_shape = tuple(
+    sharding.out_struct(
+      (order.batch, rows, order.heads, size), operands.query.dtype, operands.query
+    )
+    for size in sizes
+  )
+  out_specs = tuple(map(tiles.rows_spec, out_shape))
+
+  def body(number: Any, *refs: Any) -> None:
+    given_refs, operand_refs, upstream_refs, limits_ref = jax.tree.unflatten(
+      structure, refs[: -len(sizes)]
+    )
+    program = tiles.program(number, operand_refs, limits_ref)
+
+    def one() -> None:
+      compute(tiles, program, upstream_refs, refs[-len(sizes) :])
+
+    if given_refs is None:
+      one()
+    else:
+      when_doubtful(given_refs.doubt, tiles.block, program.rows_left)(one)
 
   in_specs = (
+    None if given is None else Doubted(out_specs, tiles.vector_spec(given.doubt)),
     tiles.operand_specs(operands),
-    Upstream(
-      residual=tiles.vector_spec(upstream.residual),
-      delta=tiles.vector_spec(upstream.delta),
-      d_out=tiles.rows_spec(upstream.d_out),
-    ),
+    upstream_specs,
     None if limits is None else tiles.specs.limits(limits),
-  )
-  out_shape = sharding.out_struct(
-    (sizes.batch, sizes.seq_q, sizes.heads, sizes.head_dim), operands.query.dtype, operands.query
   )
   return pl.pallas_call(
     kernel_body(body, interpret=interpret, like=operands.query),
     out_shape=out_shape,
-    grid=(tiles.order.programs,),
+    grid=(order.programs,),
     in_specs=jax.tree.leaves(in_specs, is_leaf=is_spec),
-    out_specs=tiles.rows_spec(out_shape),
+    out_specs=out_specs,
+    input_output_aliases={} if given is None else {i: i for i in range(len(sizes))},
     compiler_params=None
     if interpret
     else compiler_params(
-      num_warps=config.num_warps or default_warps(rows), num_stages=config.num_stages
+      num_warps=config.num_warps or default_warps(tiles.block), num_stages=config.num_stages
     ),
     interpret=interpret,
-    name="attention_portable_dq",
-  )(*jax.tree.leaves(inputs))
+    name=name,
+  )(*jax.tree.leaves(arrays))
 
 
 def _query_tile(
-  tiles: QueryTiles,
-  number: Any,
-  refs: AttentionOperands,
-  upstream: Upstream,
-  limits_ref: Any,
-  out_ref: Any,
+  tiles: QueryTiles, program: Program, upstream: Upstream, out_refs: tuple[Any]
 ) -> None:
   """One tile of dQ."""
-  pair, sizes = tiles.pair, tiles.sizes
-  program = tiles.program(number, refs, limits_ref)
+  pair, sizes, refs = tiles.pair, tiles.sizes, program.refs
   q = tiles.load_rows(refs.query, sizes.head_dim, program)
   d_out = tiles.load_rows(upstream.d_out, sizes.value_dim, program)
   residual, delta = (
@@ -126,7 +197,8 @@ def _query_tile(
   out = schedule.walk(program.regions, visit, acc) * tiles.rule.scale
   if program.used_rows is not None:
     out = jnp.where(program.used_rows[:, None], out, jnp.zeros_like(out))
-  store_block(out_ref, out.astype(out_ref.dtype), rows_left=program.rows_left, width=sizes.head_dim)
+  (ref,) = out_refs
+  store_block(ref, out.astype(ref.dtype), rows_left=program.rows_left, width=sizes.head_dim)
 
 
 def key_value_gradients(
@@ -136,61 +208,35 @@ def key_value_gradients(
   *,
   config: AttentionConfig,
   interpret: bool,
+  given: Doubted | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """dK [batch, S, K, H] and dV [batch, S, K, Hv]; arguments as `portable.attention`."""
-  rows = config.block_kv_dkv or DEFAULT_BLOCK_KV_DKV
+  """dK [batch, S, K, H] and dV [batch, S, K, Hv]; arguments as `query_gradient`."""
   tiles = KeyTiles.create(
-    rule, operands, block_q=config.block_q_dkv or DEFAULT_BLOCK_Q_DKV, block_kv=rows
+    rule,
+    operands,
+    block_q=config.block_q_dkv or DEFAULT_BLOCK_Q_DKV,
+    block_kv=config.block_kv_dkv or DEFAULT_BLOCK_KV_DKV,
+    doubtful=given is not None,
   )
-  sizes = tiles.sizes
-  operands = as_stored(operands)
-  limits = tiles.limits(operands)
-  inputs = (operands, upstream, limits)
-  structure = jax.tree.structure(inputs)
-
-  def body(program: Any, *refs: Any) -> None:
-    operand_refs, upstream_refs, limits_ref = jax.tree.unflatten(structure, refs[:-2])
-    _key_tile(tiles, program, operand_refs, upstream_refs, limits_ref, (refs[-2], refs[-1]))
-
-  in_specs = (
-    tiles.operand_specs(operands),
+  d_key, d_value = _call(
+    tiles,
+    _key_tile,
+    (operands, upstream),
     tiles.upstream_specs(upstream),
-    None if limits is None else tiles.specs.limits(limits),
-  )
-  out_shape = tuple(
-    sharding.out_struct(
-      (sizes.batch, sizes.seq_kv, sizes.kv_heads, size), operands.key.dtype, operands.query
-    )
-    for size in (sizes.head_dim, sizes.value_dim)
-  )
-  d_key, d_value = pl.pallas_call(
-    kernel_body(body, interpret=interpret, like=operands.query),
-    out_shape=out_shape,
-    grid=(tiles.order.programs,),
-    in_specs=jax.tree.leaves(in_specs, is_leaf=is_spec),
-    out_specs=tuple(map(tiles.rows_spec, out_shape)),
-    compiler_params=None
-    if interpret
-    else compiler_params(
-      num_warps=config.num_warps or default_warps(rows), num_stages=config.num_stages
-    ),
+    sizes=(tiles.sizes.head_dim, tiles.sizes.value_dim),
+    config=config,
     interpret=interpret,
+    given=given,
     name="attention_portable_dkv",
-  )(*jax.tree.leaves(inputs))
+  )
   return d_key, d_value
 
 
 def _key_tile(
-  tiles: KeyTiles,
-  number: Any,
-  refs: AttentionOperands,
-  upstream: Upstream,
-  limits_ref: Any,
-  out_refs: tuple[Any, Any],
+  tiles: KeyTiles, program: Program, upstream: Upstream, out_refs: tuple[Any, Any]
 ) -> None:
   """One tile of dK and dV."""
-  pair, sizes = tiles.pair, tiles.sizes
-  program = tiles.program(number, refs, limits_ref)
+  pair, sizes, refs = tiles.pair, tiles.sizes, program.refs
   k = tiles.load_rows(refs.key, sizes.head_dim, program)
   v = tiles.load_rows(refs.value, sizes.value_dim, program)
   start = tuple(

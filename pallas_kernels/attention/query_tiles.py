@@ -69,12 +69,6 @@ class QueryTiles(Tiles):
     """The key head that a tile's head reads."""
     return quotient(tile.head, self.sizes.group)
 
-  def vector_spec(self, array: Any) -> pl.BlockSpec:
-    """A tile's rows of [b, N, T]."""
-    return self.specs.per_head(
-      array, self.block, head=lambda tile: tile.head, block=lambda tile: tile.block
-    )
-
   def operand_specs(self, operands: AttentionOperands) -> AttentionOperands:
     """A BlockSpec for each operand that there is."""
     specs, block, sides = self.specs, self.block, (self.block, self.panel)

@@ -101,6 +101,12 @@ class Tiles:
       array, self.block, head=lambda tile: tile.head, block=lambda tile: tile.block
     )
 
+  def vector_spec(self, array: Any) -> pl.BlockSpec:
+    """A tile's rows of [b, heads, length]."""
+    return self.specs.per_head(
+      array, self.block, head=lambda tile: tile.head, block=lambda tile: tile.block
+    )
+
   def program(self, number: Any, refs: AttentionOperands, limits_ref: Any) -> Program:
     """What the program of this number works on."""
     sizes = self.sizes

@@ -49,18 +49,20 @@ def test_results_wider_than_the_operands_set_the_staging():
   assert needed(plan)["shared", "V ring"] == 2 * 64 * 256 * 2
 
 
-def test_buffers_of_the_backward_kernels():
+def test_buffers_of_the_backward_kernel():
   plan = hw.plan(BACKWARD, TILE, H200)
   assert plan.fits
   sizes = needed(plan)
-  assert sizes["shared", "dkv: K and V, then dK and dV"] == 2 * 128 * 128 * 2
-  assert sizes["shared", "dkv: Q ring"] == sizes["shared", "dkv: dO ring"] == 2 * 64 * 128 * 2
+  assert sizes["shared", "K and V, then dK and dV"] == 2 * 128 * 128 * 2
+  assert sizes["shared", "Q ring"] == sizes["shared", "dO ring"] == 2 * 64 * 128 * 2
   # log-sum-exp and delta of the queries of a step
-  assert sizes["shared", "dkv: row vectors"] == 2 * 64 * 8
-  assert sizes["shared", "dq: Q and dO, then dQ"] == 2 * 128 * 128 * 2
+  assert sizes["shared", "row vectors"] == 2 * 64 * 8
+  # two slots each
+  assert sizes["shared", "dZ"] == 2 * 128 * 64 * 2
+  assert sizes["shared", "parts of dQ"] == 2 * 64 * 128 * 4
   # dK, dV: 64 registers each; S and dP: 32 each; one fragment: 16
-  assert sizes["registers", "dkv: dK, dV, scores and fragments"] == 208 * 256 * 4
-  assert "a pass before the two sums delta = rowsum(dO·O)" in plan.notes
+  assert sizes["registers", "dK, dV, scores and fragments"] == 208 * 256 * 4
+  assert "a pass before the kernel sums delta = rowsum(dO·O)" in plan.notes
 
 
 @pytest.mark.parametrize(("rows", "consumers"), [(64, 1), (128, 2), (192, 3), (256, 2), (320, 1)])
@@ -128,7 +130,7 @@ def test_head_sizes_are_padded_as_each_schedule_reads_them():
   [
     (dataclasses.replace(FULL, dtype="float32"), "takes bfloat16 and float16"),
     (dataclasses.replace(FULL, head_dim=264), "head_dim=264: a wgmma has at most 256 columns"),
-    (dataclasses.replace(BACKWARD, head_dim=256), "dkv, smallest tile: registers"),
+    (dataclasses.replace(BACKWARD, head_dim=256), "gradients, smallest tile: shared memory"),
   ],
 )
 def test_what_the_hopper_kernel_does_not_take_goes_to_the_portable_one(problem, what):
@@ -250,7 +252,7 @@ def test_backward_of_shared_heads_sums_over_the_group():
   problem = dataclasses.replace(BACKWARD, kv_heads=4)
   plan = hw.plan(problem, TILE, H200)
   # 2 sequences of 4 key heads, 64 blocks of keys; 4 heads of 128 blocks of 64 queries each
-  assert "dkv: 512 programs walk 262144 blocks" in " ".join(plan.notes)
+  assert "512 programs walk 262144 blocks" in " ".join(plan.notes)
   assert plan.grid == (64, 8)
 
 

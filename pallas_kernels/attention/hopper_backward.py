@@ -1,0 +1,194 @@
+"""The Hopper attention gradients' launch: see `hopper_backward_kernel`."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from hw_profiles import AttentionConfig
+from hw_profiles.attention.passes import DEFAULT_BLOCK_KV_DKV, DEFAULT_BLOCK_Q_DKV
+from hw_profiles.attention.warp_specialized import GRADIENT_COLUMNS, WGMMA_ROWS
+from pallas_kernels import sharding
+from pallas_kernels.attention import softmax
+from pallas_kernels.attention.hopper_backward_geometry import Geometry
+from pallas_kernels.attention.hopper_backward_kernel import Refs, body
+from pallas_kernels.attention.hopper_layout import ROWS
+from pallas_kernels.attention.operands import AttentionOperands, Sizes, Upstream
+from pallas_kernels.attention.rule import AttentionRule
+from pallas_kernels.attention.schedule import TileOrder
+from pallas_kernels.hopper.ring import StageRing
+from pallas_kernels.hopper.tma import padded, tiled
+
+_SWIZZLE = 128
+
+
+class HopperGradients(NamedTuple):
+  """What the kernel makes.
+
+  Attributes:
+    d_query: [batch, T, N, H] in the operands' dtype.
+    d_key: [batch, S, K, H].
+    d_value: [batch, S, K, Hv].
+    query_doubt: float32 [batch, N, T]: NaN for a row with an infinity or NaN in
+      `d_query`, else 0; None where every query sees all keys. As
+      `hopper.HopperResult.doubt`.
+    key_doubt: float32 [batch, K, S], the same of `d_key` and `d_value`.
+  """
+
+  d_query: jax.Array
+  d_key: jax.Array
+  d_value: jax.Array
+  query_doubt: jax.Array | None = None
+  key_doubt: jax.Array | None = None
+
+
+def gradients(
+  rule: AttentionRule,
+  operands: AttentionOperands,
+  upstream: Upstream,
+  *,
+  config: AttentionConfig,
+  interpret: Any = None,
+) -> HopperGradients:
+  """dQ, dK and dV, and where to doubt them.
+
+  Args:
+    rule: What is computed.
+    operands: bfloat16 or float16 query, key and value; sizes at least 1, of heads at most 128.
+    upstream: What came from the forward pass and from above.
+    config: `block_q_dkv`, `block_kv_dkv` and `num_stages` are read.
+    interpret: None to compile, or the interpreter's parameters.
+  """
+  sizes = operands.sizes
+  dtype = operands.query.dtype
+  query, key, value, d_out = (
+    padded(x, ROWS, 1, GRADIENT_COLUMNS)
+    for x in (operands.query, operands.key, operands.value, upstream.d_out)
+  )
+  stored_q, stored_kv = query.shape[1], key.shape[1]
+  head_dim, value_dim = query.shape[3], value.shape[3]
+  # a query that there is none of has weights of 0
+  missing = [(0, 0), (0, 0), (0, stored_q - sizes.seq_q)]
+  exponent = jnp.pad(softmax.stored_exponent(upstream.residual), missing, constant_values=jnp.inf)
+  delta = jnp.pad(upstream.delta, missing)
+  geometry = _geometry(rule, sizes, config, head_dim=head_dim, value_dim=value_dim)
+  first_keys = jnp.asarray(geometry.visits()[0])
+  block_q, block_kv, stages = geometry.block_q, geometry.block_kv, geometry.num_stages
+  consumers, slots = geometry.consumers, geometry.slots
+  # consumers that make a step's part of dQ
+  makers = 1 if geometry.takes_turns else consumers
+  operand = functools.partial(plgpu.SMEM, dtype=dtype, transforms=tiled(_SWIZZLE, dtype))
+  part = (block_q, head_dim)
+  ring = StageRing.barriers(num_stages=stages, copies=2, consumers=consumers)
+  scratch = {
+    "k": operand((block_kv, head_dim)),
+    "v": operand((block_kv, value_dim)),
+    "q": operand((stages, block_q, head_dim)),
+    "d_o": operand((stages, block_q, value_dim)),
+    # one buffer: each begins at a multiple of 1024 B
+    "numbers": plgpu.SMEM((2, stages, block_q), jnp.float32),
+    "d_z": operand((slots, block_kv, block_q)),
+    "d_q": plgpu.SMEM((slots, *part), jnp.float32, transforms=tiled(_SWIZZLE, jnp.float32)),
+    "doubtful": plgpu.SMEM((consumers, WGMMA_ROWS), jnp.float32),
+    "kv_full": plgpu.Barrier(num_arrivals=2),
+    "q_ring": ring,
+    "d_o_ring": ring,
+    "d_z_ring": StageRing.barriers(num_stages=slots, copies=consumers, consumers=makers),
+    "d_q_ring": StageRing.barriers(num_stages=slots, copies=makers, consumers=1),
+    "scratch": None
+    if interpret is None
+    else (
+      operand((consumers, WGMMA_ROWS, block_q)),
+      plgpu.SMEM(part, jnp.float32),
+      plgpu.Barrier(),
+    ),
+  }
+  names = tuple(scratch)
+  like = query
+  doubt: tuple[jax.ShapeDtypeStruct, ...] = ()
+  if not rule.band.is_open:
+    doubt = (sharding.out_struct((sizes.batch, sizes.kv_heads, stored_kv), jnp.float32, like),)
+
+  def refs_of(*flat: Any) -> Refs:
+    arrays, scratch = flat[: -len(names)], flat[-len(names) :]
+    known = len(arrays) - len(doubt)
+    ordered: tuple[Any, ...] = (*arrays[:known], arrays[known:])
+    return Refs(*ordered, **dict(zip(names, scratch, strict=True)))
+
+  kernel = plgpu.kernel(
+    functools.partial(body, refs_of=refs_of, geometry=geometry),
+    out_type=(
+      sharding.out_struct((sizes.batch, stored_q, sizes.heads, head_dim), jnp.float32, like),
+      sharding.out_struct((sizes.batch, stored_kv, sizes.kv_heads, head_dim), dtype, like),
+      sharding.out_struct((sizes.batch, stored_kv, sizes.kv_heads, value_dim), dtype, like),
+      *doubt,
+    ),
+    scratch_types=tuple(scratch.values()),
+    grid=(geometry.order.programs,),
+    grid_names=("tile",),
+    num_threads=consumers + 1,
+    thread_name="warpgroup",
+    compiler_params=plgpu.CompilerParams(
+      lowering_semantics=plgpu.LoweringSemantics.Warpgroup,
+      # ex2.approx, whose error `reference` allows the softmax
+      approx_math=True,
+      reduction_scratch_bytes=0,
+    ),
+    interpret=interpret,
+  )
+  d_query, d_key, d_value, *key_doubt = kernel(
+    query, key, value, d_out, exponent, delta, first_keys
+  )
+  d_query = _finished(d_query[:, : sizes.seq_q, :, : sizes.head_dim], geometry)
+  found = (
+    d_query.astype(dtype),
+    d_key[:, : sizes.seq_kv, :, : sizes.head_dim],
+    d_value[:, : sizes.seq_kv, :, : sizes.value_dim],
+  )
+  if not key_doubt:
+    return HopperGradients(*found)
+  query_doubt = jnp.swapaxes(jnp.sum(d_query * 0.0, axis=-1), 1, 2)
+  return HopperGradients(*found, query_doubt, key_doubt[0][:, :, : sizes.seq_kv])
+
+
+def _geometry(
+  rule: AttentionRule, sizes: Sizes, config: AttentionConfig, *, head_dim: int, value_dim: int
+) -> Geometry:
+  """The kernel instance of a tile, for head sizes as they are stored."""
+  block_kv = config.block_kv_dkv or DEFAULT_BLOCK_KV_DKV
+  block_q = config.block_q_dkv or DEFAULT_BLOCK_Q_DKV
+  # 16-bit Q and dO, float32 dQ
+  walked = 2 * (head_dim + value_dim) + 4 * head_dim
+  return Geometry(
+    rule=rule,
+    sizes=sizes,
+    head_dim=head_dim,
+    value_dim=value_dim,
+    block_q=block_q,
+    consumers=block_kv // WGMMA_ROWS,
+    num_stages=config.num_stages,
+    order=TileOrder.create(
+      batch=sizes.batch,
+      heads=sizes.kv_heads,
+      sharing=1,
+      blocks=pl.cdiv(sizes.seq_kv, block_kv),
+      walked_bytes=sizes.group * sizes.seq_q * walked,
+      # the counters of dQ want blocks of earlier keys first, which are the longer
+      # ones under a causal mask
+      grows=False,
+    ),
+  )
+
+
+def _finished(d_query: jax.Array, geometry: Geometry) -> jax.Array:
+  """Scaled; 0 where no tile of keys stored anything."""
+  scaled = d_query * geometry.rule.scale
+  _, visited = geometry.visits()
+  if visited.all():
+    return scaled
+  rows = jnp.asarray(np.repeat(visited, geometry.block_q)[: geometry.sizes.seq_q])
+  return jnp.where(rows[None, :, None, None], scaled, jnp.zeros_like(scaled))

@@ -1,0 +1,104 @@
+"""Static facts of the Hopper attention gradients' kernel; see `hopper_backward_kernel`."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+
+from hw_profiles.attention.warp_specialized import WGMMA_ROWS, gradient_slots
+from pallas_kernels.attention.masks import Band
+from pallas_kernels.attention.operands import Sizes
+from pallas_kernels.attention.rule import AttentionRule
+from pallas_kernels.attention.schedule import Region, TileOrder
+from pallas_kernels.attention.softmax import LogitRule
+
+# Columns of the widest swizzle span of a 16-bit operand, which a window of K's columns is made of
+_SPAN = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+  """Static facts of one kernel instance.
+
+  Attributes:
+    rule: What is computed.
+    sizes: Of the attention, as it was given.
+    head_dim: Head size of Q and K as they are stored.
+    value_dim: Head size of V and dO as they are stored.
+    block_q: Queries of a step.
+    consumers: Consumer warpgroups, of 64 keys each.
+    num_stages: Steps in flight.
+    order: The order of the tiles.
+  """
+
+  rule: AttentionRule
+  sizes: Sizes
+  head_dim: int
+  value_dim: int
+  block_q: int
+  consumers: int
+  num_stages: int
+  order: TileOrder
+
+  @property
+  def block_kv(self) -> int:
+    """Keys of a tile."""
+    return self.consumers * WGMMA_ROWS
+
+  @property
+  def parts(self) -> int:
+    """Parts of a step's dQ, by columns, one a consumer; 1: one consumer makes all of it."""
+    return self.consumers if self.head_dim % (_SPAN * self.consumers) == 0 else 1
+
+  @property
+  def takes_turns(self) -> bool:
+    """Whether one step's dQ is one consumer's, the next step's the next one's."""
+    return self.consumers > 1 and self.parts == 1
+
+  @property
+  def slots(self) -> int:
+    """Slots of dZ and of a step's part of dQ, which is let go of a step later."""
+    return gradient_slots(self.consumers)
+
+  @property
+  def logits(self) -> LogitRule:
+    """From dot products to logits."""
+    return self.rule.logits(has_bias=False)
+
+  @property
+  def band(self) -> Band:
+    """What queries see."""
+    return self.rule.band.of(seq_q=self.sizes.seq_q, seq_kv=self.sizes.seq_kv)
+
+  def regions(self, block: Any) -> tuple[Region, ...]:
+    """Blocks of queries that a tile of keys walks.
+
+    No mask is needed for queries past the end, whose dO and delta are 0; keys
+    past the end have weights, so that their block is masked in every step.
+    """
+    first_key = block * self.block_kv
+    turned = self.band.transposed()
+    found = turned.key_blocks(first_key, block_q=self.block_kv, block_kv=self.block_q)
+    regions = []
+    full_end = found.full_end
+    ragged = self.sizes.seq_kv % self.block_kv != 0
+    if ragged:
+      hangs_over = first_key + self.block_kv > self.sizes.seq_kv
+      full_end = jnp.where(hangs_over, found.full_first, full_end)
+    if turned.left is not None:
+      regions.append(Region(found.first, found.full_first, masked=True))
+    regions.append(Region(found.full_first, full_end, masked=False))
+    if turned.right is not None or ragged or self.sizes.seq_q % self.block_q:
+      regions.append(Region(full_end, found.end, masked=turned.right is not None or ragged))
+    return tuple(regions)
+
+  def visits(self) -> tuple[np.ndarray, np.ndarray]:
+    """The first tile of keys that visits each block of queries, int32, and whether any does."""
+    blocks = [
+      self.band.key_blocks(x * self.block_q, block_q=self.block_q, block_kv=self.block_kv)
+      for x in range(pl.cdiv(self.sizes.seq_q, self.block_q))
+    ]
+    first = np.asarray([int(x.first) for x in blocks], np.int32)
+    return first, np.asarray([int(x.end) for x in blocks]) > first
