@@ -106,6 +106,10 @@ class Core:
         if taken == len(operation.regions):
           return []
         return (yield from self._block(operation.regions[taken], environment))
+      case "vector.mask":
+        inner = operation.regions[0].operations[0]
+        found = [environment[name] for name in inner.operands]
+        return [register_vectors.masked(operands[0], inner, found)]
       case "func.call":
         callee = operation.word("callee").removeprefix("@")
         return (yield from self.run(self.functions[callee], operands))

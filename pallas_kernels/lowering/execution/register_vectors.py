@@ -25,7 +25,9 @@ def _axes(permutation: str) -> tuple[list[str], list[str]]:
   """Names of a map's dimensions, and what it gives for each of the vector's: one or "0"."""
   left, right = permutation.split("->")
   names, found = (
-    [part.strip() for part in side.strip().strip("()").split(",")] for side in (left, right)
+    # a number has no axes: "()"
+    [part.strip() for part in side.strip().strip("()").split(",") if part.strip()]
+    for side in (left, right)
   )
   return names, found
 
@@ -97,6 +99,19 @@ def _reduce(operation: Operation, source: Any, start: Any) -> Any:
   return found if "withoutInitMergeOp" in operation.attributes else merge(found, start)
 
 
+def masked(mask: np.ndarray, operation: Operation, operands: list[Any]) -> Any:
+  """`operation` over the elements of a vector where `mask` is set: what vector.mask holds.
+
+  Raises:
+    NotImplementedError: it is no reduction of a vector to a number.
+  """
+  source = np.asarray(operands[0])
+  if operation.name != "vector.multi_reduction" or source.ndim != 1:
+    raise NotImplementedError(f"vector.mask around {operation.name} of {source.ndim} dimensions")
+  kept = source[np.asarray(mask, np.bool_)]
+  return _reduce(operation, kept, operands[1]) if kept.size else operands[1]
+
+
 def apply(
   operation: Operation, operands: list[Any], map_of: Callable[[Operation, str], str]
 ) -> Any:
@@ -125,4 +140,7 @@ def apply(
       mask = np.zeros(shape_of(operation.result_types[0]), np.bool_)
       mask[tuple(slice(0, int(size)) for size in operands)] = True
       return mask
+    case "extractelement":
+      # without an index, of a vector that is a number
+      return np.asarray(operands[0])[tuple(int(index) for index in operands[1:])]
   raise NotImplementedError(f"{operation.name} of {math.prod(np.shape(operands[0]))} elements")
