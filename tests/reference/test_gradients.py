@@ -16,8 +16,8 @@ from reference import (
 )
 
 STEP = 2.0**-17
-# a few float64 operations in another order, a rounding of 2^-53 each
-FEW = 32 * 2.0**-53
+# the unit roundoff of float64
+UNIT = 2.0**-53
 
 
 def assert_gradients(function, gradients, operands, d_out):
@@ -85,14 +85,15 @@ def test_rms_norm(offset):
 
 
 def test_rms_norm_of_huge_rows_has_a_gradient():
-  x = np.full((1, 4), 1e30, np.float32)
-  x[0, 1] = 2e30
+  # a power of two, with an even exponent, that scales every operation exactly; eps is lost in it
+  huge = np.float32(2.0**100)
+  x = np.full((1, 4), huge, np.float32)
+  x[0, 1] = 2 * huge
   d_x, d_weight = rms_norm_gradients(x, np.ones(4), np.array([[1.0, 2, 3, 4]]))
   assert np.isfinite(d_x).all()
-  small = rms_norm_gradients(x * np.float32(1e-30), np.ones(4), np.array([[1.0, 2, 3, 4]]), eps=0)
-  # 1e-30·1e30 is 1 to within float32's roundings of both and of the product
-  np.testing.assert_allclose(d_x * 1e30, small.x, rtol=8 * 2.0**-24)
-  np.testing.assert_allclose(d_weight, small.weight, rtol=8 * 2.0**-24)
+  small = rms_norm_gradients(x / huge, np.ones(4), np.array([[1.0, 2, 3, 4]]), eps=0)
+  np.testing.assert_array_equal(d_x * float(huge), small.x)
+  np.testing.assert_array_equal(d_weight, small.weight)
 
 
 def test_silu_derivative_at_large_magnitudes():
@@ -100,9 +101,15 @@ def test_silu_derivative_at_large_magnitudes():
   gate = np.array([-1000.0, -90.0, -20.0, 0.0, 1.0, 90.0, 1000.0])
   d_gate, d_up = swiglu_gradients(gate, np.full(7, 2.0), np.ones(7))
   expected = [0, -1.4585342470703115e-37, -7.832383732129356e-08, 1, 1.8553410237429735, 2, 2]
-  np.testing.assert_allclose(d_gate, expected, rtol=FEW, atol=2.0**-1022)
+  # silu' = s + x·s·(1 - s), in units of its terms without their signs: 5 for s (2 of an exp within
+  # one ulp, a sum, a quotient, one spare), 12 for the product, a sum, and the printed value's own
+  decay = np.exp(-np.abs(gate))
+  near, far = 1 / (1 + decay), decay / (1 + decay)
+  terms = np.where(gate < 0, far, near) + np.abs(gate) * near * far
+  assert np.all(np.abs(d_gate - expected) <= 2 * terms * 14 * UNIT)
   expected = [0, -7.374611361591463e-38, -4.1223072363804067e-08, 0, 0.7310585786300049, 90, 1000]
-  np.testing.assert_allclose(d_up, expected, rtol=FEW, atol=2.0**-1022)
+  # silu = (x·h / (1 + h²))·h: 2 units for each h, 3 for 1 + h², 3 products and quotients, and 1
+  assert np.all(np.abs(d_up - expected) <= np.abs(expected) * 11 * UNIT)
   with np.errstate(all="raise"):
     ends = silu_derivative([-np.inf, np.inf, np.nan, 0.0])
   np.testing.assert_array_equal(ends, [0, 1, np.nan, 0.5])
