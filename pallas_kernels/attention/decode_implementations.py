@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import hw_profiles
 from hw_profiles import DecodeConfig, DecodeProblem
 from hw_profiles.attention import cluster_decode
-from pallas_kernels import choice, compat, dispatch, sharding
+from pallas_kernels import choice, sharding
 from pallas_kernels.attention import decode, hopper_decode, xla
 from pallas_kernels.attention.implementations import planned_refusal
 from pallas_kernels.attention.operands import AttentionOperands, DecodeOperands
@@ -17,23 +17,14 @@ from pallas_kernels.attention.request import DecodeRequest
 from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
+from pallas_kernels.hopper.refusals import walk_refusal
 from pallas_kernels.portable_support import compiled_refusal
 
 
 def _hopper_refusal(
   one: Implementation, request: DecodeRequest, problem: DecodeProblem, device: TargetDevice
 ) -> Refusal | None:
-  found = dispatch.needs_gpu(device)
-  if found is None and not device.is_hopper:
-    found = Refusal("device", f"needs Hopper (compute capability 9.0), and this is {device.kind!r}")
-  if found is None and request.dtype.itemsize != 2:
-    found = Refusal(
-      "dtype",
-      f"{request.dtype.name} operands: the kernel multiplies 16-bit dtypes, wgmma would round to"
-      " TF32",
-    )
-  if found is None and not compat.CARRIES_ARRAYS:
-    found = Refusal("option", "jax 0.10 finds no register layout for what the walk carries")
+  found = walk_refusal(one, device, request.dtype)
   lacks = cluster_decode.unsupported_problem(problem)
   if found is None and lacks:
     found = Refusal("option", lacks[0].statement)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from hw_profiles import AttentionConfig, AttentionProblem, InfeasibleTileError
-from pallas_kernels import choice, compat, dispatch, planning, sharding
+from pallas_kernels import choice, compat, planning, sharding
 from pallas_kernels.attention import (
   hopper,
   hopper_backward,
@@ -23,6 +23,7 @@ from pallas_kernels.attention.request import AttentionRequest
 from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
+from pallas_kernels.hopper.refusals import walk_refusal
 from pallas_kernels.portable_support import compiled_refusal
 
 Arrays = tuple[jax.Array, ...]
@@ -49,17 +50,7 @@ def _hopper_refusal(
   device: TargetDevice,
   operands: AttentionOperands,
 ) -> Refusal | None:
-  found = None if one.interpreted else dispatch.needs_gpu(device)
-  if found is None and not one.interpreted and not device.is_hopper:
-    found = Refusal("device", f"needs Hopper (compute capability 9.0), and this is {device.kind!r}")
-  if found is None and request.dtype.itemsize != 2:
-    found = Refusal(
-      "dtype",
-      f"{request.dtype.name} operands: the kernel multiplies 16-bit dtypes, wgmma would round to"
-      " TF32",
-    )
-  if found is None and not compat.CARRIES_ARRAYS:
-    found = Refusal("option", "jax 0.10 finds no register layout for what the walk carries")
+  found = walk_refusal(one, device, request.dtype)
   given = [name for name in _HOPPER_LACKS if getattr(operands, name) is not None]
   if found is None and given:
     found = Refusal("option", f"{', '.join(given)}: not in the Hopper kernel")

@@ -20,8 +20,17 @@ NOT_RUN = "not run"
 DIFFERS = "differs"
 
 
+class Written:
+  """What dataclasses of rows share."""
+
+  def as_dict(self) -> dict[str, Any]:
+    """The row as JSON holds it: plain values, fields in order."""
+    fields = dataclasses.fields(self)  # type: ignore[arg-type]
+    return {field.name: plain(getattr(self, field.name)) for field in fields}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(Written):
   """One tile on one profile (or one run on one device). None: does not apply, or not known.
 
   The fields from `kernel` to `arguments` are the schema's, in its order; those
@@ -91,12 +100,9 @@ class Row:
 
   def as_dict(self) -> dict[str, Any]:
     """The row as JSON holds it: plain values, fields in order, details last."""
-    fields = {
-      field.name: plain(getattr(self, field.name))
-      for field in dataclasses.fields(self)
-      if field.name != "details"
-    }
-    return fields | {name: plain(value) for name, value in self.details.items()}
+    fields = super().as_dict()
+    details = fields.pop("details")
+    return fields | details
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

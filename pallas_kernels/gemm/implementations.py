@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from hw_profiles import MatmulConfig, MatmulProblem
-from pallas_kernels import choice, compat, dispatch, planning, sharding
+from pallas_kernels import choice, compat, planning, sharding
 from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
@@ -15,6 +15,7 @@ from pallas_kernels.gemm import hopper, hopper_layout, portable, split_k, xla
 from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands
 from pallas_kernels.gemm.request import GemmRequest
+from pallas_kernels.hopper.refusals import device_refusal, wide_operand_refusal
 from pallas_kernels.portable_support import compiled_refusal
 
 # Rows assumed by `batch_invariant=True`, whatever M is: the config, and with it
@@ -51,19 +52,14 @@ def _kernel_refusal(request: GemmRequest) -> Refusal | None:
 def _hopper_refusal(
   one: Implementation, request: GemmRequest, problem: MatmulProblem, device: TargetDevice
 ) -> Refusal | None:
-  found = None if one.interpreted else dispatch.needs_gpu(device)
-  if found is None and not one.interpreted and not device.is_hopper:
-    found = Refusal("device", f"needs Hopper (compute capability 9.0), and this is {device.kind!r}")
-  found = found or _kernel_refusal(request)
+  found = device_refusal(one, device) or _kernel_refusal(request)
   if found is None and request.code_dtype is not None:
     found = Refusal("option", "fuse=True: only the portable kernel quantises on the way")
   overlaps = request.config is not None and request.config.overlap_epilogue
   if found is None and overlaps and not one.interpreted and not compat.CARRIES_ARRAYS:
     found = Refusal("option", "config: overlap_epilogue=True needs jax 0.11 or later")
   if found is None and request.dtype == jnp.float32:
-    found = Refusal(
-      "dtype", "float32 operands: the kernel multiplies 16-bit dtypes, wgmma would round to TF32"
-    )
+    found = wide_operand_refusal(request.dtype)
   return found or planning.tile_refusal(one, problem, request.config, device)
 
 

@@ -2,5 +2,6 @@
 
 tma      how matrices lie in shared memory, what global arrays must be
 ring     stages between a memory warpgroup and its consumers
+refusals reasons against running one that do not depend on the op
 store    the way of a result block out, through staging slots
 """

@@ -9,7 +9,7 @@ from hw_profiles import GpuProfile
 from pallas_kernels.benchmark import cells
 from pallas_kernels.benchmark.fusion import chain, norm, transposes
 from pallas_kernels.benchmark.fusion.program import Program
-from pallas_kernels.benchmark.rows import NOT_RUN, Block, plain
+from pallas_kernels.benchmark.rows import NOT_RUN, Block, Written
 
 # What its rows are called in a results file.
 KERNEL = "fusion"
@@ -40,7 +40,7 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyRow:
+class StudyRow(Written):
   """One program.
 
   Attributes:
@@ -87,7 +87,7 @@ class StudyRow:
 
   def as_dict(self) -> dict[str, Any]:
     """The row as JSON holds it; what was measured stands among the rest."""
-    fields = {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+    fields = super().as_dict()
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(Measured))
     measured = fields.pop("measured") or nothing
     counted = measured.pop("launches")

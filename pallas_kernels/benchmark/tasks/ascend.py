@@ -20,7 +20,7 @@ from pallas_kernels.benchmark import (
 )
 from pallas_kernels.benchmark.budgets import Memory, memories
 from pallas_kernels.benchmark.flags import Options
-from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, plain
+from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, Written
 from pallas_kernels.benchmark.sides import (
   L0_IS_OURS,
   NOT_RUN_ON_ASCEND,
@@ -33,7 +33,7 @@ from pallas_kernels.lowering.compile_task import Compiled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AscendRow:
+class AscendRow(Written):
   """One tile on one device.
 
   Attributes:
@@ -84,7 +84,7 @@ class AscendRow:
 
   def as_dict(self) -> dict[str, Any]:
     """The row as JSON holds it, with the differences written out."""
-    fields = {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+    fields = super().as_dict()
     for written, memory in zip(fields["memories"], self.memories, strict=True):
       written["difference_bytes"] = memory.difference_bytes
     return fields

@@ -16,13 +16,13 @@ from hw_profiles.examples.topics import TOPICS
 from hw_profiles.examples.worked_value import WorkedValue, worked_values
 from pallas_kernels.benchmark import cells, environment
 from pallas_kernels.benchmark.flags import Options
-from pallas_kernels.benchmark.rows import FAILED, PASSED, Block, Report, plain
+from pallas_kernels.benchmark.rows import FAILED, PASSED, Block, Report, Written
 
 _DIGITS = 6  # significant, of ours in a table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExampleRow:
+class ExampleRow(Written):
   """One value of a course text.
 
   Attributes:
@@ -50,10 +50,6 @@ class ExampleRow:
   agrees: bool | None
   check: str
   note: str
-
-  def as_dict(self) -> dict[str, Any]:
-    """The row as JSON holds it."""
-    return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
 def run(options: Options) -> Report:

@@ -13,7 +13,7 @@ import hw_profiles
 from pallas_kernels.benchmark import cells, commands, compiling, environment, lowered, output
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import Options
-from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, plain
+from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, Written
 from pallas_kernels.benchmark.workload import Workload
 from pallas_kernels.lowering.compile_pool import CompilePool
 from pallas_kernels.lowering.compile_task import Compiled
@@ -26,7 +26,7 @@ _TRITON_COUNTED = ("tt.dot", "tt.load", "tt.store", "tt.reduce")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MlirRow:
+class MlirRow(Written):
   """One tile on one device.
 
   Attributes:
@@ -59,10 +59,6 @@ class MlirRow:
   arguments: str
   notes: tuple[str, ...]
   check: str = NOT_RUN
-
-  def as_dict(self) -> dict[str, Any]:
-    """The row as JSON holds it."""
-    return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
 def run(options: Options) -> Report:

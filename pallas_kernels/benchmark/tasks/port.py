@@ -7,7 +7,6 @@ cost; and one tile for all of them, with what that costs on each.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import hw_profiles
 from hw_profiles import NpuProfile
@@ -23,7 +22,7 @@ from pallas_kernels.benchmark import (
 from pallas_kernels.benchmark.budgets import memories
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.porting import Best, Change, best_tile, changes, common_tile
-from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, plain
+from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, Written
 from pallas_kernels.benchmark.workload import Workload
 from pallas_kernels.lowering.compile_pool import CompilePool
 from pallas_kernels.lowering.compile_task import Compiled
@@ -40,7 +39,7 @@ _LIMITS = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PortRow:
+class PortRow(Written):
   """One device.
 
   Attributes:
@@ -89,10 +88,6 @@ class PortRow:
   arguments: str
   notes: tuple[str, ...]
   check: str = NOT_RUN
-
-  def as_dict(self) -> dict[str, Any]:
-    """The row as JSON holds it."""
-    return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
 def run(options: Options) -> Report:
