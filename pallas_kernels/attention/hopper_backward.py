@@ -71,11 +71,13 @@ def gradients(
   )
   stored_q, stored_kv = query.shape[1], key.shape[1]
   head_dim, value_dim = query.shape[3], value.shape[3]
-  # a query that there is none of has weights of 0
-  missing = [(0, 0), (0, 0), (0, stored_q - sizes.seq_q)]
+  geometry = _geometry(rule, sizes, config, head_dim=head_dim, value_dim=value_dim)
+  # a query that there is none of has weights of 0. Whole blocks: a copy of one dimension is not
+  # clipped at the end of its row, it reads on into the next one, whose exponent may be low enough
+  # for a weight of infinity
+  missing = [(0, 0), (0, 0), (0, -sizes.seq_q % geometry.block_q)]
   exponent = jnp.pad(softmax.stored_exponent(upstream.residual), missing, constant_values=jnp.inf)
   delta = jnp.pad(upstream.delta, missing)
-  geometry = _geometry(rule, sizes, config, head_dim=head_dim, value_dim=value_dim)
   first_keys = jnp.asarray(geometry.visits()[0])
   block_q, block_kv, stages = geometry.block_q, geometry.block_kv, geometry.num_stages
   consumers, slots = geometry.consumers, geometry.slots
@@ -111,7 +113,9 @@ def gradients(
   like = query
   doubt: tuple[jax.ShapeDtypeStruct, ...] = ()
   if not rule.band.is_open:
-    doubt = (sharding.out_struct((sizes.batch, sizes.kv_heads, stored_kv), jnp.float32, like),)
+    # whole tiles, for the same reason
+    doubt_shape = (sizes.batch, sizes.kv_heads, sizes.seq_kv + -sizes.seq_kv % geometry.block_kv)
+    doubt = (sharding.out_struct(doubt_shape, jnp.float32, like),)
 
   def refs_of(*flat: Any) -> Refs:
     arrays, scratch = flat[: -len(names)], flat[-len(names) :]
