@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import hw_profiles
-from hw_profiles import NpuProfile, TilePlan
-from hw_profiles.ascend import compiler_needs, get_target
+from hw_profiles import TilePlan
 from pallas_kernels.benchmark import compiling
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.ops.op import Config
 from pallas_kernels.benchmark.workload import Workload
 from pallas_kernels.lowering.compile_pool import CompilePool
-from pallas_kernels.lowering.compile_task import MOST_ASCEND_STAGES, Compiled
+from pallas_kernels.lowering.compile_task import Compiled
 
 # Blocks beside a tile's own: up to a factor of 8, in the range that kernels are made for.
 _OCTAVES = 3
@@ -80,45 +78,10 @@ def neighbours(tile: Any) -> Iterator[Any]:
       yield dataclasses.replace(tile, **changes)
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelVerdict:
-  """What the planner, and on an Ascend the model of its compiler, say of a tile.
-
-  Attributes:
-    plan: The planner's.
-    reason: Why the tile does not fit one of the two; empty where it does.
-  """
-
-  plan: TilePlan[Any, Any]
-  reason: str
-
-  @property
-  def fits(self) -> bool:
-    """Whether both let it through."""
-    return not self.reason
-
-
-def model_plan(workload: Workload, tile: Any, profile: str) -> ModelVerdict:
-  """Asks both models; nothing is compiled."""
-  plan = compiling.planned(workload, tile, profile)
-  if plan.fits and isinstance(hw_profiles.get_profile(profile), NpuProfile):
-    target = get_target(profile)
-    kept = dataclasses.replace(tile, num_stages=min(tile.num_stages, MOST_ASCEND_STAGES))
-    needs = compiler_needs(workload.problem(), kept, target, sub_block=target.default_sub_block)
-    wanted = {"L1": needs.l1_bytes, "L0C": needs.l0c_bytes, "UB": needs.ub_bytes}
-    for space in needs.exceeded(target):
-      return ModelVerdict(
-        plan,
-        f"{space}: {target.compiler} would want {wanted[space]:,} B, there are "
-        f"{target.capacity_bytes(space):,}",
-      )
-  return ModelVerdict(plan, plan.reason)
-
-
 def model_accepts(workload: Workload, tile: Any, profile: str) -> TilePlan[Any, Any] | None:
-  """The plan of a tile that both models let through, or None."""
-  verdict = model_plan(workload, tile, profile)
-  return verdict.plan if verdict.fits else None
+  """The plan of a tile that the planner lets through, or None; nothing is compiled."""
+  plan = compiling.planned(workload, tile, profile)
+  return plan if plan.fits else None
 
 
 def first_accepted(
@@ -162,7 +125,7 @@ def first_accepted(
 def nearest(
   options: Options, pool: CompilePool, workload: Workload, tile: Any, profiles: tuple[str, ...]
 ) -> Found:
-  """The nearest tile that the models let through and all compilers take."""
+  """The nearest tile that the planner lets through and all compilers take."""
   passed = (
     other
     for other in neighbours(tile)

@@ -1,5 +1,6 @@
 """Tiles of the command line through the compilers, with progress; inputs of failures are kept."""
 
+import dataclasses
 import io
 import sys
 import tempfile
@@ -7,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import hw_profiles
-from hw_profiles import GpuProfile, TilePlan
+from hw_profiles import GpuProfile, NpuProfile, TilePlan
+from hw_profiles.capacity.compiled import MOST_COPIES
 from pallas_kernels.benchmark import cells, lowered, output
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.ops.op import Config
@@ -58,9 +60,14 @@ def schedule(workload: Workload, profile: str) -> str:
   return "warp_specialized" if hopper and workload.op.name in MOSAIC_OPS else "auto"
 
 
-def planned(workload: Workload, tile: Config, profile: str) -> TilePlan[Any, Any]:
-  """The planner's verdict on the kernel that is compiled for a device."""
+def planned(workload: Workload, tile: Any, profile: str) -> TilePlan[Any, Any]:
+  """The planner's verdict on the kernel that is compiled for a device.
+
+  Of more stages than Huawei's compiler keeps copies it is that of as many as it keeps.
+  """
   device = hw_profiles.get_profile(profile)
+  if isinstance(device, NpuProfile):
+    tile = dataclasses.replace(tile, num_stages=min(tile.num_stages, MOST_COPIES))
   return hw_profiles.plan(workload.problem(), tile, device, schedule=schedule(workload, profile))
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import hw_profiles
 from hw_profiles import NpuProfile, TilePlan
+from hw_profiles.capacity.compiled import MOST_COPIES
 from pallas_kernels.benchmark import accepted, compiling
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.workload import Workload
 from pallas_kernels.lowering.compile_pool import CompilePool
-from pallas_kernels.lowering.compile_task import MOST_ASCEND_STAGES, Compiled
+from pallas_kernels.lowering.compile_task import Compiled
 
 # What `hw_profiles.rank` takes for too close to tell apart.
 _TIE = 0.02
@@ -57,7 +58,7 @@ class Best:
 
   Attributes:
     profile: The device.
-    ranked: Every tile that the planner offers and the models let through, best first.
+    ranked: Every tile that the planner offers and lets through as it is compiled, best first.
     plan: Of the best that the compiler takes, or of the first by the planner
       where no compiler is available; None where none is taken.
     answers: The compiler's, to the tiles that were tried.
@@ -149,8 +150,8 @@ def common_tile(
 def _note(field: str, value: Any, profile: str) -> str:
   """What a device's compiler makes of a value that its planner takes as it is."""
   npu = isinstance(hw_profiles.get_profile(profile), NpuProfile)
-  if npu and field == "num_stages" and value > MOST_ASCEND_STAGES:
-    return f"its compiler keeps {MOST_ASCEND_STAGES} copies at most"
+  if npu and field == "num_stages" and value > MOST_COPIES:
+    return f"its compiler keeps {MOST_COPIES} copies at most"
   return ""
 
 
@@ -164,15 +165,13 @@ def changes(workload: Workload, source: Best, best: Best) -> tuple[Change, ...]:
     old, new = getattr(there, field.name), getattr(here, field.name)
     if old == new:
       continue
-    kept = accepted.model_plan(
-      workload, dataclasses.replace(here, **{field.name: old}), best.profile
-    )
+    kept = compiling.planned(workload, dataclasses.replace(here, **{field.name: old}), best.profile)
     found.append(
       Change(
         field=field.name,
         here=new,
         there=old,
-        kept_us=kept.plan.predicted_us if kept.fits else None,
+        kept_us=kept.predicted_us if kept.fits else None,
         kept_reason=None if kept.fits else kept.reason,
         own_us=best.plan.predicted_us,
         note=_note(field.name, old, best.profile),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hw_profiles.ascend import AscendPlan, AscendTarget, CompileOptions, compile_triton
+from hw_profiles.capacity.compiled import MOST_COPIES
 from pallas_kernels.lowering.triton import triton_ir
 
 
@@ -62,7 +63,7 @@ def with_stages(options: CompileOptions | None, num_stages: int) -> CompileOptio
     ValueError: more stages than the compiler has.
   """
   chosen = CompileOptions() if options is None else options
-  if num_stages > 2:
+  if num_stages > MOST_COPIES:
     raise ValueError(
       f"config.num_stages={num_stages}: Huawei's compiler keeps one copy or two; expected 1 or 2"
     )

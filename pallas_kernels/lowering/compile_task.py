@@ -19,6 +19,7 @@ from hw_profiles.ascend import (
   get_target,
 )
 from hw_profiles.ascend.operations import HivmOperations, count_operations
+from hw_profiles.capacity.compiled import MOST_COPIES
 from hw_profiles.frozen_map import FrozenMap
 from pallas_kernels import device
 from pallas_kernels.lowering.ascend import with_stages
@@ -34,8 +35,6 @@ from pallas_kernels.lowering.triton import triton_ir
 
 Outcome = Literal["accepted", "too large", "refused", "failed", "not available"]
 
-# Huawei's compiler keeps one copy of what it loads, or two.
-MOST_ASCEND_STAGES = 2
 _PROGRAMS_KEPT = 4
 
 _TRITON_ON_A_GPU = (
@@ -218,9 +217,9 @@ def _ascend(task: CompileTask, compiler: str) -> Compiled:
   find_compilers()  # what is missing is said first: the extra brings the JAX that is needed, too
   stages = task.config.num_stages
   note = ""
-  if stages > MOST_ASCEND_STAGES:
+  if stages > MOST_COPIES:
     note = f"num_stages={stages}: this compiler keeps one copy or two, and was asked for two"
-    stages = MOST_ASCEND_STAGES
+    stages = MOST_COPIES
   # Triton IR does not depend on the stages
   config = dataclasses.replace(task.config, num_stages=1)
   program = _program(task.op, task.shapes, task.dtype, config, task.options, task.time_limit_s)

@@ -7,7 +7,7 @@ import pytest
 
 from hw_profiles import AttentionConfig, MatmulConfig
 from hw_profiles.ascend import why_missing
-from pallas_kernels.benchmark import accepted, flags, porting
+from pallas_kernels.benchmark import accepted, compiling, flags, porting
 from pallas_kernels.lowering.compile_task import Compiled
 
 _EVERYWHERE = ("h200_sxm", "ascend_910b3", "ascend_950pr")
@@ -90,11 +90,26 @@ def test_missing_compiler_ends_a_search_at_once():
 def test_what_huawei_s_compiler_wants_is_part_of_the_verdict():
   workload = _options("--activation=silu").workloads[0]
   tile = MatmulConfig(128, 256, 64, 1)
-  verdict = accepted.model_plan(workload, tile, "ascend_910b3")
+  verdict = compiling.planned(workload, tile, "ascend_910b3")
   # silu keeps its share of the tile about five times in UB
   assert not verdict.fits
   assert "UB" in verdict.reason
-  assert accepted.model_plan(workload, tile, "h200_sxm").fits
+  assert compiling.planned(workload, tile, "h200_sxm").fits
+
+
+def test_stages_beyond_two_are_planned_as_the_two_that_are_compiled():
+  workload = _options().workloads[0]
+  plans = [
+    compiling.planned(workload, MatmulConfig(128, 256, 256, stages), "ascend_950pr")
+    for stages in (2, 4)
+  ]
+  assert plans[0].fits
+  assert plans[0].schedule == "compiled"
+  assert plans[0] == plans[1]
+  # the Hopper kernel has them all
+  hopper = compiling.planned(workload, MatmulConfig(128, 256, 256, 4), "h200_sxm")
+  assert not hopper.fits
+  assert hopper.config.num_stages == 4
 
 
 def test_best_tile_is_the_first_of_the_ranking_that_is_taken():
@@ -128,7 +143,7 @@ def test_changes_say_what_keeping_the_other_value_costs():
 
   def best(profile, tile):
     found = porting.best_tile(options, pool, workload, profile)
-    plan = accepted.model_plan(workload, tile, profile).plan
+    plan = compiling.planned(workload, tile, profile)
     return dataclasses.replace(found, plan=plan)
 
   source = best("h200_sxm", AttentionConfig(128, 128, 3))
@@ -137,7 +152,7 @@ def test_changes_say_what_keeping_the_other_value_costs():
   assert set(found) == {"block_q", "block_kv", "num_stages"}
   assert found["block_q"].kept_us is None
   assert "UB" in found["block_q"].why()
-  kept = accepted.model_plan(workload, AttentionConfig(64, 128, 2), "ascend_950pr").plan
+  kept = compiling.planned(workload, AttentionConfig(64, 128, 2), "ascend_950pr")
   assert found["block_kv"].kept_us == kept.predicted_us > there.plan.predicted_us
   assert "keeps 2 copies at most" in found["num_stages"].why()
 

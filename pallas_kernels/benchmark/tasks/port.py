@@ -130,7 +130,7 @@ def _row(
   ported = best is not source and plan is not None and source.plan is not None
   kept = None
   if ported and source.plan is not None:
-    kept = accepted.model_plan(workload, source.plan.config, best.profile)
+    kept = compiling.planned(workload, source.plan.config, best.profile)
   shared = None if common is None else common.tile
   common_us = (
     None if shared is None else compiling.planned(workload, shared, best.profile).predicted_us
@@ -152,7 +152,7 @@ def _row(
     refused=_refusals(best),
     ported_from=source.profile if best is not source else None,
     changes=changes(workload, source, best) if ported else (),
-    kept_tile_us=kept.plan.predicted_us if kept is not None and kept.fits else None,
+    kept_tile_us=kept.predicted_us if kept is not None and kept.fits else None,
     kept_tile_reason=None if kept is None or kept.fits else kept.reason,
     common_tile=None if shared is None else shared.describe(),
     common_us=common_us,
@@ -236,8 +236,8 @@ def _change_block(source: Best, best: Best, row: PortRow) -> Block:
       f"{source.profile}'s {tile} as it is would take {row.kept_tile_us:,.1f} us ({share:+.0f} %)"
     )
   lines.append(
-    "each line keeps one value alone, in this device's tile; a time is of the planner, 'does not "
-    "fit' also of the model of the compiler"
+    "each line keeps one value alone, in this device's tile; the time, or that it does not fit, is "
+    "the planner's word"
   )
   header = ("field", source.profile, best.profile, f"with {source.profile}'s value")
   return Block(
