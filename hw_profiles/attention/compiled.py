@@ -5,8 +5,8 @@
 
 Where memory is short, S and O share L0C, and a block of P lies where K did: what is
 multiplied next takes the place of what has been. A 950 that double buffers holds S
-and O twice. A 910 that double buffers and shares the tile works on half of the keys of a block
-at a time where S is too large for L0C.
+and O twice. The vector cores of a 910 that double buffers work on half of the keys of a
+block at a time; where they share the tile and S is too large for L0C, so does the cube.
 """
 
 import dataclasses
@@ -87,17 +87,18 @@ def compiled_buffers(
   key = count * keys * problem.head_dim * size
   value = count * keys * problem.output_dim * size
   weights = (1 if is_950 else count) * scores * size
-  halved = not is_950 and count > 1 and vector_cores > 1
-  if halved and _FLOAT * scores > memories.l0c_bytes:
-    scores, key = ceil_div(scores, 2), ceil_div(key, 2)
+  in_halves = not is_950 and count > 1
+  in_ub = ceil_div(scores, 2) if in_halves else scores
+  if in_halves and vector_cores > 1 and _FLOAT * scores > memories.l0c_bytes:
+    scores, key = in_ub, ceil_div(key, 2)
   accumulators = count if is_950 else 1
   scores_bytes, out_bytes = accumulators * _FLOAT * scores, accumulators * _FLOAT * out
   # a block of P lies where one of K did; where there are two of K, the smaller of P and
   # the K to come lies where the larger is
   one_weights, one_key = (weights if is_950 else weights // count), key // count
   shared_weights = min(one_weights, one_key) if count > 1 or one_weights <= one_key else 0
-  # and one of V where another did, on a 910 that has two
-  shared_value = 0 if is_950 or count == 1 else value // count
+  # and one of V, too, on a 910 that has two
+  shared_value = 0 if is_950 or count == 1 else min(value, key) // count
   l1, l0c = memories.l1_bytes, memories.l0c_bytes
   held = (
     Buffer("Q", "L1", rows * problem.head_dim * size, l1, 1),
@@ -108,7 +109,7 @@ def compiled_buffers(
     Buffer("O", "L0C", out_bytes, l0c, accumulators, shared_bytes=min(scores_bytes, out_bytes)),
   )
   shares = 1 if is_950 else vector_cores
-  values = _vector_values(rows * keys if is_950 else scores, out, rows, size, memories)
+  values = _vector_values(in_ub, out, rows, size, memories)
   return held + ub_buffers(
     (dataclasses.replace(one, fixed=ceil_div(one.fixed, shares)) for one in values), 1, 1, memories
   )

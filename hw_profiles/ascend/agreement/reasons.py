@@ -30,11 +30,6 @@ def _planner_wants_more(one: Comparison) -> str:
   missing = one.planner.binding[0] if one.planner.binding else ""
   if missing in ("L0A", "L0B"):
     return f"{missing}: this library's own limit; the compiler neither plans nor checks it"
-  if case.op == "flash_attention" and case.multi_buffer and not case.sub_block:
-    return (
-      "UB: S fills L0C, and to have it twice the compiler walks half of a block of keys at a time;"
-      " the planner knows that of shared tiles only"
-    )
   if missing == "UB" and case.op in ("rms_norm", "quantize_rows", "swiglu_quantize"):
     return (
       "UB: the compiler finds gaps between values of other sizes for what exceeds; the planner"
