@@ -80,9 +80,9 @@ class Specs:
     """Of [b]: one."""
     return self._spec(array, (1,))
 
-  def limits(self, array: Any) -> pl.BlockSpec:
-    """Of [b, blocks, 2]: both numbers of the tile's block."""
-    return self._spec(array, (None, None, 2), lambda tile: tile.block, None)
+  def limits(self, array: Any, span: int) -> pl.BlockSpec:
+    """Of [b, blocks, 2]: both numbers of each of the tile's `span` blocks."""
+    return self._spec(array, (None, span, 2), lambda tile: tile.block, None)
 
 
 def kernel_body(body: Callable[..., None], *, interpret: bool, like: jax.Array) -> Any:

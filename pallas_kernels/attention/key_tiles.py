@@ -13,7 +13,7 @@ from pallas_kernels.attention.operands import AttentionOperands, Upstream
 from pallas_kernels.attention.pairs import Side, pair_rule
 from pallas_kernels.attention.rule import AttentionRule
 from pallas_kernels.attention.schedule import TileOrder, Walk
-from pallas_kernels.attention.tiles import Program, Tiles, spec_of
+from pallas_kernels.attention.tiles import Program, Tiles, span_of, spec_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,21 +33,23 @@ class KeyTiles(Tiles):
     *,
     block_q: int,
     block_kv: int,
-    doubtful: bool = False,
+    mending: bool = False,
   ) -> "KeyTiles":
     """For these operands, or their shapes; see `QueryTiles.create`."""
     sizes = operands.sizes
+    blocks = pl.cdiv(sizes.seq_kv, block_kv)
+    span = span_of(blocks, mending=mending)
     row_bytes = (sizes.head_dim + sizes.value_dim) * operands.query.dtype.itemsize
     return cls(
       rule=rule,
       pair=pair_rule(
-        rule, operands, block_q=block_q, block_kv=block_kv, by_keys=True, doubtful=doubtful
+        rule, operands, block_q=block_q, block_kv=block_kv, by_keys=True, doubtful=mending
       ),
       order=TileOrder.create(
         batch=sizes.batch,
         heads=sizes.kv_heads,
         sharing=1,
-        blocks=pl.cdiv(sizes.seq_kv, block_kv),
+        blocks=pl.cdiv(blocks, span),
         walked_bytes=sizes.group * sizes.seq_q * row_bytes,
         # late keys are seen by few queries where late queries see many keys
         grows=False,
@@ -56,15 +58,16 @@ class KeyTiles(Tiles):
         block=block_q,
         extent=sizes.seq_q,
         has_lengths=operands.query_lengths is not None,
-        all_masked=operands.has_pair_masks or doubtful,
+        all_masked=operands.has_pair_masks or mending,
       ),
       sizes=sizes,
       panel=pl.cdiv(sizes.seq_q, block_q) * block_q,
+      span=span,
     )
 
   def operand_specs(self, operands: AttentionOperands) -> AttentionOperands:
     """A BlockSpec for each operand that there is."""
-    specs, block, sides = self.specs, self.block, (self.panel, self.block)
+    specs, kept, sides = self.specs, self.kept, (self.panel, self.kept)
     # an index counts blocks of `group` heads, which are those of one key head
     pairs = {
       "head": lambda tile: tile.head,
@@ -80,7 +83,7 @@ class KeyTiles(Tiles):
       query_lengths=spec_of(specs.number, operands.query_lengths),
       key_lengths=spec_of(specs.number, operands.key_lengths),
       query_segments=spec_of(specs.vector, operands.query_segments, self.panel, None),
-      key_segments=spec_of(specs.vector, operands.key_segments, block, lambda tile: tile.block),
+      key_segments=spec_of(specs.vector, operands.key_segments, kept, lambda tile: tile.block),
     )
 
   def _queries_spec(self, array: Any) -> pl.BlockSpec:

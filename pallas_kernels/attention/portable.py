@@ -10,7 +10,6 @@ are padded to a power of two inside a block, with masks. The grid is
 one-dimensional because CUDA limits only its other two axes to 65535.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,12 +21,12 @@ from hw_profiles import AttentionConfig
 from hw_profiles.attention.multistage import padded_dim
 from pallas_kernels import sharding
 from pallas_kernels.attention import schedule, softmax
-from pallas_kernels.attention.blocks import kernel_body, load_vector, store_block, store_vector
+from pallas_kernels.attention.blocks import kernel_body, store_vector
 from pallas_kernels.attention.operands import AttentionOperands
 from pallas_kernels.attention.query_tiles import QueryTiles
 from pallas_kernels.attention.rule import AttentionRule
 from pallas_kernels.attention.softmax import SoftmaxState
-from pallas_kernels.attention.tiles import as_stored
+from pallas_kernels.attention.tiles import Program, as_stored
 
 
 def default_warps(rows: int) -> int:
@@ -86,12 +85,6 @@ class Doubtful(NamedTuple):
   doubt: jax.Array
 
 
-def when_doubtful(doubt: Any, rows: int, left: Any) -> Callable[[Callable[[], None]], None]:
-  """`pl.when` some row of a program's is in doubt; `left` as in `load_vector`."""
-  found = load_vector(doubt, rows, left=left)
-  return pl.when(jnp.max((found != 0).astype(jnp.int32)) > 0)
-
-
 # It seldom has anything to do: a small tile, which compiles fastest
 MENDING = AttentionConfig(
   block_q=64,
@@ -136,30 +129,26 @@ def _call(
     operands,
     block_q=config.block_q,
     block_kv=config.block_kv,
-    doubtful=given is not None,
+    mending=given is not None,
   )
   operands = as_stored(operands)
   limits = tiles.limits(operands)
   inputs = (given, operands, limits)
   structure = jax.tree.structure(inputs)
 
-  def body(program: Any, *refs: Any) -> None:
+  def body(number: Any, *refs: Any) -> None:
     given_refs, operand_refs, limits_ref = jax.tree.unflatten(structure, refs[:-2])
 
-    def compute() -> None:
-      _tile(tiles, program, operand_refs, limits_ref, *refs[-2:])
+    def compute(index: Any) -> None:
+      _tile(tiles, tiles.program(number, operand_refs, limits_ref, index), *refs[-2:])
 
-    if given_refs is None:
-      compute()
-    else:
-      left = tiles.program(program, operand_refs, limits_ref).rows_left
-      when_doubtful(given_refs.doubt, tiles.block, left)(compute)
+    tiles.each_block(number, None if given_refs is None else given_refs.doubt, compute)
 
   specs = (tiles.rows_spec(out_shape[0]), tiles.vector_spec(out_shape[1]))
   in_specs = (
     None if given is None else Doubtful(*specs, specs[1]),
     tiles.operand_specs(operands),
-    None if limits is None else tiles.specs.limits(limits),
+    None if limits is None else tiles.limits_spec(limits),
   )
   out, residual = pl.pallas_call(
     kernel_body(body, interpret=interpret, like=operands.query),
@@ -179,17 +168,9 @@ def _call(
   return out, residual
 
 
-def _tile(
-  tiles: QueryTiles,
-  number: Any,
-  refs: AttentionOperands,
-  limits_ref: Any,
-  out_ref: Any,
-  residual_ref: Any,
-) -> None:
+def _tile(tiles: QueryTiles, program: Program, out_ref: Any, residual_ref: Any) -> None:
   """One tile of O."""
-  pair, sizes = tiles.pair, tiles.sizes
-  program = tiles.program(number, refs, limits_ref)
+  pair, sizes, refs = tiles.pair, tiles.sizes, program.refs
   q = tiles.load_rows(refs.query, sizes.head_dim, program)
 
   def visit(block: Any, state: SoftmaxState, masked: bool) -> SoftmaxState:
@@ -214,7 +195,5 @@ def _tile(
   if program.used_rows is not None:
     out = jnp.where(program.used_rows[:, None], out, jnp.zeros_like(out))
     residual = jnp.where(program.used_rows, residual, jnp.full_like(residual, -jnp.inf))
-  store_block(
-    out_ref, out.astype(out_ref.dtype), rows_left=program.rows_left, width=sizes.value_dim
-  )
-  store_vector(residual_ref, residual, left=program.rows_left)
+  tiles.store_rows(out_ref, out, sizes.value_dim, program)
+  store_vector(tiles.block_of(residual_ref, program), residual, left=program.rows_left)

@@ -29,15 +29,10 @@ from hw_profiles.attention.passes import (
 )
 from pallas_kernels import sharding
 from pallas_kernels.attention import schedule, softmax
-from pallas_kernels.attention.blocks import kernel_body, load_vector, store_block
+from pallas_kernels.attention.blocks import kernel_body
 from pallas_kernels.attention.key_tiles import KeyTiles, masked_weights
 from pallas_kernels.attention.operands import AttentionOperands, Upstream
-from pallas_kernels.attention.portable import (
-  compiler_params,
-  default_warps,
-  is_spec,
-  when_doubtful,
-)
+from pallas_kernels.attention.portable import compiler_params, default_warps, is_spec
 from pallas_kernels.attention.query_tiles import QueryTiles
 from pallas_kernels.attention.rule import AttentionRule
 from pallas_kernels.attention.tiles import Program, as_stored
@@ -80,7 +75,7 @@ def query_gradient(
     operands,
     block_q=config.block_q_dq or DEFAULT_BLOCK_Q_DQ,
     block_kv=config.block_kv_dq or DEFAULT_BLOCK_KV_DQ,
-    doubtful=given is not None,
+    mending=given is not None,
   )
   specs = Upstream(
     residual=tiles.vector_spec(upstream.residual),
@@ -119,10 +114,9 @@ def _call(
   arrays = (given, operands, upstream, limits)
   structure = jax.tree.structure(arrays)
   order = tiles.order
-  rows = tiles.sizes.seq_kv if tiles.pair.by_keys else tiles.sizes.seq_q
   out_shape = tuple(
     sharding.out_struct(
-      (order.batch, rows, order.heads, size), operands.query.dtype, operands.query
+      (order.batch, tiles.extent, order.heads, size), operands.query.dtype, operands.query
     )
     for size in sizes
   )
@@ -132,21 +126,18 @@ def _call(
     given_refs, operand_refs, upstream_refs, limits_ref = jax.tree.unflatten(
       structure, refs[: -len(sizes)]
     )
-    program = tiles.program(number, operand_refs, limits_ref)
 
-    def one() -> None:
+    def one(index: Any) -> None:
+      program = tiles.program(number, operand_refs, limits_ref, index)
       compute(tiles, program, upstream_refs, refs[-len(sizes) :])
 
-    if given_refs is None:
-      one()
-    else:
-      when_doubtful(given_refs.doubt, tiles.block, program.rows_left)(one)
+    tiles.each_block(number, None if given_refs is None else given_refs.doubt, one)
 
   in_specs = (
     None if given is None else Doubted(out_specs, tiles.vector_spec(given.doubt)),
     tiles.operand_specs(operands),
     upstream_specs,
-    None if limits is None else tiles.specs.limits(limits),
+    None if limits is None else tiles.limits_spec(limits),
   )
   return pl.pallas_call(
     kernel_body(body, interpret=interpret, like=operands.query),
@@ -173,8 +164,7 @@ def _query_tile(
   q = tiles.load_rows(refs.query, sizes.head_dim, program)
   d_out = tiles.load_rows(upstream.d_out, sizes.value_dim, program)
   residual, delta = (
-    load_vector(ref, pair.block_q, left=program.rows_left)
-    for ref in (upstream.residual, upstream.delta)
+    tiles.load_numbers_of_rows(ref, program) for ref in (upstream.residual, upstream.delta)
   )
   stored = softmax.stored_exponent(residual)
 
@@ -198,7 +188,7 @@ def _query_tile(
   if program.used_rows is not None:
     out = jnp.where(program.used_rows[:, None], out, jnp.zeros_like(out))
   (ref,) = out_refs
-  store_block(ref, out.astype(ref.dtype), rows_left=program.rows_left, width=sizes.head_dim)
+  tiles.store_rows(ref, out, sizes.head_dim, program)
 
 
 def key_value_gradients(
@@ -216,7 +206,7 @@ def key_value_gradients(
     operands,
     block_q=config.block_q_dkv or DEFAULT_BLOCK_Q_DKV,
     block_kv=config.block_kv_dkv or DEFAULT_BLOCK_KV_DKV,
-    doubtful=given is not None,
+    mending=given is not None,
   )
   d_key, d_value = _call(
     tiles,
@@ -256,7 +246,7 @@ def _key_tile(
   ):
     if program.used_rows is not None:
       out = jnp.where(program.used_rows[:, None], out, jnp.zeros_like(out))
-    store_block(ref, out.astype(ref.dtype), rows_left=program.rows_left, width=size)
+    tiles.store_rows(ref, out, size, program)
 
 
 def _add_queries(

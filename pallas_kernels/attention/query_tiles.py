@@ -13,7 +13,7 @@ from pallas_kernels.attention.operands import AttentionOperands
 from pallas_kernels.attention.pairs import Side, pair_rule
 from pallas_kernels.attention.rule import AttentionRule
 from pallas_kernels.attention.schedule import Tile, TileOrder, Walk
-from pallas_kernels.attention.tiles import Program, Tiles, spec_of
+from pallas_kernels.attention.tiles import Program, Tiles, span_of, spec_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class QueryTiles(Tiles):
     *,
     block_q: int,
     block_kv: int,
-    doubtful: bool = False,
+    mending: bool = False,
   ) -> "QueryTiles":
     """For these operands, or their shapes.
 
@@ -37,21 +37,24 @@ class QueryTiles(Tiles):
       operands: The arrays.
       block_q: Queries of a program.
       block_kv: Keys of a step.
-      doubtful: Whether values that are not finite are expected: all blocks are
-        walked alike then, with care.
+      mending: Whether there are results, to compute again where they are in doubt:
+        a program keeps a span of blocks then, since most have nothing to do; and
+        values that are not finite are expected, so all are walked alike, with care.
     """
     sizes = operands.sizes
+    blocks = pl.cdiv(sizes.seq_q, block_q)
+    span = span_of(blocks, mending=mending)
     row_bytes = (sizes.head_dim + sizes.value_dim) * operands.key.dtype.itemsize
     return cls(
       rule=rule,
       pair=pair_rule(
-        rule, operands, block_q=block_q, block_kv=block_kv, by_keys=False, doubtful=doubtful
+        rule, operands, block_q=block_q, block_kv=block_kv, by_keys=False, doubtful=mending
       ),
       order=TileOrder.create(
         batch=sizes.batch,
         heads=sizes.heads,
         sharing=sizes.group,
-        blocks=pl.cdiv(sizes.seq_q, block_q),
+        blocks=pl.cdiv(blocks, span),
         walked_bytes=sizes.seq_kv * row_bytes,
         grows=rule.band.later_queries_see_more,
       ),
@@ -59,10 +62,11 @@ class QueryTiles(Tiles):
         block=block_kv,
         extent=sizes.seq_kv,
         has_lengths=operands.key_lengths is not None,
-        all_masked=operands.has_pair_masks or doubtful,
+        all_masked=operands.has_pair_masks or mending,
       ),
       sizes=sizes,
       panel=pl.cdiv(sizes.seq_kv, block_kv) * block_kv,
+      span=span,
     )
 
   def key_head(self, tile: Tile) -> Any:
@@ -71,7 +75,7 @@ class QueryTiles(Tiles):
 
   def operand_specs(self, operands: AttentionOperands) -> AttentionOperands:
     """A BlockSpec for each operand that there is."""
-    specs, block, sides = self.specs, self.block, (self.block, self.panel)
+    specs, kept, sides = self.specs, self.kept, (self.kept, self.panel)
     pairs = {"head": lambda tile: tile.head, "blocks": (lambda tile: tile.block, None)}
     return AttentionOperands(
       query=self.rows_spec(operands.query),
@@ -81,7 +85,7 @@ class QueryTiles(Tiles):
       mask=spec_of(specs.pairs, operands.mask, sides, **pairs),
       query_lengths=spec_of(specs.number, operands.query_lengths),
       key_lengths=spec_of(specs.number, operands.key_lengths),
-      query_segments=spec_of(specs.vector, operands.query_segments, block, lambda tile: tile.block),
+      query_segments=spec_of(specs.vector, operands.query_segments, kept, lambda tile: tile.block),
       key_segments=spec_of(specs.vector, operands.key_segments, self.panel, None),
     )
 
