@@ -49,7 +49,7 @@ class Change:
       same = "the same time" if self.kept_us == self.own_us else f"within {_TIE:.0%}: no telling"
       return f"{same}{self.note and '; '}{self.note}".replace("%", " %")
     share = 100 * (self.kept_us / self.own_us - 1)
-    return f"{self.kept_us:,.1f} us, {share:+.0f} %{self.note and '; '}{self.note}"
+    return f"{self.kept_us:,.1f} us, {round(share):+d} %{self.note and '; '}{self.note}"
 
 
 @dataclasses.dataclass(frozen=True)

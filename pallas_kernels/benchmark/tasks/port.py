@@ -231,9 +231,9 @@ def _change_block(source: Best, best: Best, row: PortRow) -> Block:
     lines.append(f"{source.profile}'s {tile} as it is does not fit: {row.kept_tile_reason}")
   else:
     assert row.predicted_us is not None
-    share = 100 * (row.kept_tile_us / row.predicted_us - 1)
+    share = round(100 * (row.kept_tile_us / row.predicted_us - 1))
     lines.append(
-      f"{source.profile}'s {tile} as it is would take {row.kept_tile_us:,.1f} us ({share:+.0f} %)"
+      f"{source.profile}'s {tile} as it is would take {row.kept_tile_us:,.1f} us ({share:+d} %)"
     )
   lines.append(
     "each line keeps one value alone, in this device's tile; the time, or that it does not fit, is "
@@ -258,7 +258,7 @@ def _common_block(common: accepted.Found, rows: list[PortRow]) -> Block:
     share = (
       "-"
       if row.common_us is None or row.predicted_us is None
-      else f"{100 * (row.common_us / row.predicted_us - 1):+.0f} %"
+      else f"{round(100 * (row.common_us / row.predicted_us - 1)):+d} %"
     )
     table.append((row.profile, cells.number(row.common_us), cells.number(row.predicted_us), share))
   header = ("device", "predicted us", "own best, us", "loss")
