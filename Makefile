@@ -11,6 +11,8 @@ PYTHON_GPU ?= python3
 ARGS ?=
 # Test processes side by side; "auto" is one for each core.
 PYTEST_WORKERS ?= auto
+# Those of one xdist_group share what they compute, so they go to one process.
+PYTEST_SPREAD = -n $(PYTEST_WORKERS) --dist=loadgroup
 
 VENV = .venv
 VENV_NEWER = .venv-newer
@@ -111,8 +113,8 @@ types: $(STAMP) ## mypy over the three packages.
 	$(BIN)/mypy
 
 unit: $(STAMP) ## The tests, those that need no JAX first.
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) $(FAST_TESTS)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) tests $(NOT_FAST)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(PYTEST_SPREAD) $(FAST_TESTS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(PYTEST_SPREAD) tests $(NOT_FAST)
 
 # The rest of tests/ascend needs no compiler and is among `unit`. Exit status 5: no
 # test is what ARGS asks for.
@@ -125,7 +127,7 @@ test-ascend: ## The tests that need Huawei's compilers; says in a line why where
 	else echo "test-ascend: left out: $$refusal"; fi
 
 unit-ascend: $(STAMP_ASCEND)
-	$(BIN_ASCEND)/python -m pytest -q -m "compilers and not gpu" $(ARGS) -n $(PYTEST_WORKERS) tests/ascend \
+	$(BIN_ASCEND)/python -m pytest -q -m "compilers and not gpu" $(ARGS) $(PYTEST_SPREAD) tests/ascend \
 	  || [ $$? -eq 5 ]
 
 # The problems whose porting reports are in docs/.
@@ -152,7 +154,7 @@ test-newest: ## The tests on Python 3.13 and the newest JAX; skipped where there
 
 .PHONY: unit-newer
 unit-newer: $(STAMP_NEWER)
-	$(BIN_NEWER)/python -m pytest $(PYTEST_FLAGS) -n $(PYTEST_WORKERS) tests
+	$(BIN_NEWER)/python -m pytest $(PYTEST_FLAGS) $(PYTEST_SPREAD) tests
 
 # --- on a machine with an NVIDIA GPU -------------------------------------------
 

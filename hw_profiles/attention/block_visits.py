@@ -50,12 +50,13 @@ class BlockVisits:
     """`blocks` outer blocks that all visit the same."""
     return cls(FrozenMap({visited: blocks}), blocks * boundary)
 
-  @property
+  # both are asked for several times for each of some hundred candidate tiles
+  @functools.cached_property
   def blocks(self) -> int:
     """Outer blocks."""
     return sum(self.blocks_by_visits.values())
 
-  @property
+  @functools.cached_property
   def total(self) -> int:
     """Visits of all outer blocks together."""
     return sum(visits * blocks for visits, blocks in self.blocks_by_visits.items())

@@ -15,11 +15,15 @@ import pytest
 import hw_profiles as hw
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.planner.op_registry import registered
+from hw_profiles.validation import __main__ as validation_command
 from hw_profiles.validation import compare, document, measured, recorded
 from hw_profiles.validation.accuracy import accuracy, percentile, spearman
 from hw_profiles.validation.halves import calibration_half
 from hw_profiles.validation.problems import NotComparable, problems
 from hw_profiles.validation.recorded import RECORDED, recorded_error
+
+# one process: nearly every test needs the same comparison of all rows
+pytestmark = pytest.mark.xdist_group("validation")
 
 ROWS = measured.measured_rows()
 OPS = measured.measured_ops()
@@ -365,9 +369,13 @@ def test_an_error_belongs_to_one_op_and_one_device():
   assert recorded_error("matmul", dataclasses.replace(h200, clock_hz=1e9)) is None
 
 
-def test_the_command_prints_rows_and_counts():
-  command = [sys.executable, "-m", "hw_profiles.validation"]
-  text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def test_the_command_prints_rows_and_counts(monkeypatch, capsys):
+  command = [sys.executable, "-m", "hw_profiles.validation", "--help"]
+  assert "--write" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+  # in this process, which has compared them
+  monkeypatch.setattr(sys, "argv", ["hw_profiles.validation"])
+  validation_command.main()
+  text = capsys.readouterr().out
   assert "matmul on h200_sxm" in text
   assert "measurements not recorded" in text
   skipped = sum(sum(compare.compared(op, profile).skipped.values()) for op, profile in PAIRS)
