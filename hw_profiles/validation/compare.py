@@ -129,9 +129,10 @@ def _plans(row: MeasuredRow) -> tuple[TilePlan[Any, Any], ...]:
     if row.config:
       best = plan(problem, model.config_class(**row.config), device, schedule=requested)
     else:
-      best = _best(problem, device, requested)
-      if best is None:
+      first = _best(problem, device, requested)
+      if first is None:
         raise NotComparable(f"{model.name}: no candidate fits {device.name}")
+      best = first
     if best.predicted_us is None:
       raise NotComparable(f"{model.name}: {best.reason}")
     found.append(best)
