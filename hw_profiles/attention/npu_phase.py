@@ -5,6 +5,7 @@ import dataclasses
 from hw_profiles.attention.block_visits import CoreLoad
 from hw_profiles.cost.device_time import DeviceTime, device_time
 from hw_profiles.cost.npu_time import CoresAtWork, NpuAmounts, pipe_times_us
+from hw_profiles.cost.time_term import Term, added, leaf, longest, repeated, shared
 from hw_profiles.profile import NpuProfile, known
 
 
@@ -63,23 +64,45 @@ def npu_phases_time(
   kernels = len(phases) + len(streamed_passes)
   hbm_rate = npu.hbm_bandwidth_bytes_per_s * known(npu.sustained_hbm_fraction, 1.0)
   times_us: dict[str, float] = {}
-  total_us = 0.0
+  terms: list[Term] = []
   for phase in phases:
     cores = CoresAtWork("mixed", phase.tiles, phase.macs_per_cycle, phase.cold_fraction)
     step = pipe_times_us(npu, phase.per_step, cores)
     once = pipe_times_us(npu, phase.per_tile, cores)
-    steps, tiles = phase.load.steps, phase.load.tiles
-    hbm_us = phase.hbm_bytes / hbm_rate * 1e6
-    slowest_us = max(time for pipe, time in step.items() if pipe != "mte2")
-    step_us = max(step["mte2"], slowest_us) if phase.num_stages > 1 else step["mte2"] + slowest_us
-    fill_us = sum(step.values()) / phase.sub_steps if steps else 0.0
-    total_us += fill_us + max(steps * step_us + tiles * sum(once.values()), hbm_us)
+    hbm = leaf("hbm", phase.hbm_bytes / hbm_rate * 1e6)
+    terms.append(_kernel(phase, step, once, hbm))
     for pipe in step:
-      busy_us = steps * step[pipe] + tiles * once[pipe]
+      busy_us = phase.load.steps * step[pipe] + phase.load.tiles * once[pipe]
       times_us[pipe] = times_us.get(pipe, 0.0) + busy_us
-    times_us["hbm"] = times_us.get("hbm", 0.0) + hbm_us
-  for streamed_bytes in streamed_passes:
-    times_us["hbm"] = times_us.get("hbm", 0.0) + streamed_bytes / hbm_rate * 1e6
-    total_us += streamed_bytes / hbm_rate * 1e6
-  times_us["launch"] = kernels * (npu.launch_overhead_us + npu.mixed_launch_us)
-  return device_time(times_us, total_us + times_us["launch"])
+    times_us["hbm"] = times_us.get("hbm", 0.0) + hbm.us
+  if len(terms) == 1:
+    terms = list(terms[0].parts)
+  else:
+    terms = [one.labelled(f"kernel {number}") for number, one in enumerate(terms, start=1)]
+  for number, streamed_bytes in enumerate(streamed_passes, start=1):
+    terms.append(leaf(f"streamed pass {number}", streamed_bytes / hbm_rate * 1e6))
+    times_us["hbm"] = times_us.get("hbm", 0.0) + terms[-1].us
+  start = leaf("start", npu.launch_overhead_us + npu.mixed_launch_us)
+  launch = repeated("launch", start, (kernels, ""))
+  times_us["launch"] = launch.us
+  return device_time(times_us, added("predicted", launch, *terms))
+
+
+def _kernel(phase: NpuPhase, step: dict[str, float], once: dict[str, float], hbm: Term) -> Term:
+  """Of the busiest core and HBM: the first sub-step, then what overlaps."""
+  pipes = [leaf(pipe, time) for pipe, time in step.items()]
+  others = [one for one in pipes if one.name != "mte2"]
+  each = (
+    longest("step", *pipes)
+    if phase.num_stages > 1
+    else added("step", leaf("mte2", step["mte2"]), longest("after the load", *others))
+  )
+  of_tile = added("tile", *(leaf(f"{pipe} once", time) for pipe, time in once.items()))
+  whole = added(
+    "busiest core",
+    repeated("steps", each, (phase.load.steps, "steps")),
+    repeated("tiles", of_tile, (phase.load.tiles, "tiles")),
+  )
+  filled = phase.load.steps > 0
+  first = shared("fill", added("all pipes of a step", *pipes), phase.sub_steps, "sub-steps")
+  return added("time", *([first] if filled else []), longest("overlapped", whole, hbm))

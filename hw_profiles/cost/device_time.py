@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
+from hw_profiles.cost.time_term import Term
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.profile import GpuProfile
 
@@ -16,21 +17,26 @@ class DeviceTime:
   Attributes:
     times_us: Busy time of each resource whose rate is known. They overlap, so they
       do not add up.
-    total_us: The estimate.
+    total: The estimate, with what it is made of.
     bound: The resource that sets it: the largest of `times_us`, unless an op says otherwise.
     unknown: Resources that are charged nothing, as the profile does not know their
       rate, and why it does not.
   """
 
   times_us: FrozenMap[str, float]
-  total_us: float
+  total: Term
   bound: str
   unknown: FrozenMap[str, str] = _NOTHING
+
+  @property
+  def total_us(self) -> float:
+    """The estimate."""
+    return self.total.us
 
 
 def device_time(
   times_us: dict[str, float],
-  total_us: float,
+  total: Term,
   *,
   bound: str | None = None,
   unknown: Mapping[str, str] = _NOTHING,
@@ -39,7 +45,7 @@ def device_time(
   known = {name: time for name, time in times_us.items() if name not in unknown}
   return DeviceTime(
     times_us=FrozenMap(known),
-    total_us=total_us,
+    total=total,
     bound=bound or max(known, key=lambda name: known[name]),
     unknown=FrozenMap(unknown),
   )

@@ -1,11 +1,11 @@
 """Time of a tiled kernel on Ascend cores, pipe by pipe."""
 
 import dataclasses
-import operator
 from typing import Literal
 
 from hw_profiles.arguments import ceil_div
 from hw_profiles.cost.device_time import DeviceTime, device_time
+from hw_profiles.cost.time_term import Term, added, leaf, longest, repeated
 from hw_profiles.profile import NpuProfile, known
 
 CoreKind = Literal["AIC", "AIV", "mixed"]
@@ -111,7 +111,7 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
     `times_us` of the busiest core's "mte2" (L2 to L1), "mte1" (L1 to L0),
     "cube" and "fixpipe" (out of L0C) where cube cores work, of those of
     "vector_mte2" (GM to UB), "vector" and "mte3" (UB to GM) that have work; of
-    all cores "hbm"; "launch". `total_us` is launch + fill + the tiles' rounds +
+    all cores "hbm"; "launch". `total` is launch + fill + the tiles' rounds +
     the last tile's drain.
   """
   rounds = ceil_div(work.tiles, npu_cores(npu, work.core))
@@ -120,36 +120,61 @@ def npu_time(npu: NpuProfile, work: NpuWork) -> DeviceTime:
   once = pipe_times_us(npu, work.per_tile, cores)
   step["mte2"] /= work.load_efficiency
 
-  slowest_us = max(time for pipe, time in step.items() if pipe != "mte2")
-  overlap = max if work.num_stages > 1 else operator.add
-  step_us = overlap(step["mte2"], slowest_us)
-  steps_us = work.steps * step_us + once["mte2"] + once["mte1"] + once["cube"]
-  vector_us = [once[pipe] for pipe in _VECTOR_PIPES]
-  if work.accumulators > 1:
-    tile_us = max(steps_us, once["fixpipe"], *vector_us)
-    drain_us = once["fixpipe"]
-  else:
-    tile_us = max(steps_us + once["fixpipe"], *vector_us)
-    drain_us = 0.0
+  tile = _tile(work, step, once)
   filled = rounds and work.steps and work.num_stages > 1
-  fill_us = step["mte2"] + step["mte1"] if filled else 0.0
-  # behind a cube core the vector cores' share of the last tile is all exposed;
-  # on their own, their slowest pipe is in the rounds already
-  rest_us = drain_us + sum(vector_us) - (max(vector_us) if work.core == "AIV" else 0.0)
+  fill = [leaf("fill", step["mte2"] + step["mte1"])] if filled else []
   hbm_rate = npu.hbm_bandwidth_bytes_per_s * known(npu.sustained_hbm_fraction, 1.0)
-  hbm_us = work.hbm_bytes / (hbm_rate * work.load_efficiency) * 1e6
+  hbm = leaf("hbm", work.hbm_bytes / (hbm_rate * work.load_efficiency) * 1e6)
 
   busy = {pipe: rounds * (work.steps * step[pipe] + once[pipe]) for pipe in step}
   listed = [pipe for pipe in _CUBE_PIPES if work.core != "AIV"]
   listed += [pipe for pipe in _VECTOR_PIPES if step[pipe] or once[pipe]]
-  launch_us = npu.launch_overhead_us + (npu.mixed_launch_us if work.core == "mixed" else 0.0)
-  times_us = {
-    **{pipe: busy[pipe] for pipe in listed},
-    "hbm": hbm_us,
-    "launch": launch_us,
-  }
-  total_us = launch_us + fill_us + max(rounds * tile_us, hbm_us) + (rest_us if rounds else 0.0)
-  return device_time(times_us, total_us)
+  launch = leaf(
+    "launch", npu.launch_overhead_us + (npu.mixed_launch_us if work.core == "mixed" else 0.0)
+  )
+  times_us = {**{pipe: busy[pipe] for pipe in listed}, "hbm": hbm.us, "launch": launch.us}
+  total = added(
+    "predicted",
+    launch,
+    *fill,
+    longest("overlapped", repeated("rounds", tile, (rounds, "tiles")), hbm),
+    *([_drain(work, once)] if rounds else []),
+  )
+  return device_time(times_us, total)
+
+
+def _tile(work: NpuWork, step: dict[str, float], once: dict[str, float]) -> Term:
+  """One tile, as far as its pipes overlap."""
+  mte2 = leaf("mte2", step["mte2"])
+  rest = [leaf(pipe, time) for pipe, time in step.items() if pipe != "mte2"]
+  each = (
+    longest("step", mte2, *rest)
+    if work.num_stages > 1
+    else added("step", mte2, longest("after the load", *rest))
+  )
+  steps = added(
+    "steps and what is once",
+    repeated("steps", each, (work.steps, "steps")),
+    *(leaf(f"{pipe} once", once[pipe]) for pipe in ("mte2", "mte1", "cube")),
+  )
+  fixpipe = leaf("fixpipe out", once["fixpipe"])
+  vectors = [leaf(f"{pipe} of the tile", once[pipe]) for pipe in _VECTOR_PIPES]
+  if work.accumulators > 1:
+    return longest("tile", steps, fixpipe, *vectors)
+  return longest("tile", added("tile on the cube core", steps, fixpipe), *vectors)
+
+
+def _drain(work: NpuWork, once: dict[str, float]) -> Term:
+  """What of the last tile nothing hides.
+
+  Behind a cube core the vector cores' share of it is all exposed; on their own,
+  their slowest pipe is in the rounds already.
+  """
+  vectors = [leaf(f"{pipe} of the tile", once[pipe]) for pipe in _VECTOR_PIPES]
+  if work.core == "AIV":
+    vectors.remove(max(vectors, key=lambda one: one.us))
+  fixpipe = [leaf("fixpipe out", once["fixpipe"])] if work.accumulators > 1 else []
+  return added("drain", *fixpipe, *vectors)
 
 
 @dataclasses.dataclass(frozen=True)

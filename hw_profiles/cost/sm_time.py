@@ -6,6 +6,7 @@ from typing import Literal
 
 from hw_profiles.arguments import ceil_div
 from hw_profiles.cost.device_time import DeviceTime, device_time, unknown_rates
+from hw_profiles.cost.time_term import Term, added, leaf, longest, repeated, shared
 from hw_profiles.profile import GpuProfile, known
 
 Arithmetic = Literal["tensor_cores", "cuda_cores"]
@@ -90,7 +91,7 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
     `times_us` of "tensor_cores" or "cuda_cores", "shared_memory", "l2", "dram",
     "latency", where a step has some "special_functions", "epilogue" and "launch"; all but
     the last two overlap, and "latency" is the time if only the wait for each
-    slot counted. `total_us` is launch + fill + the longest of those that
+    slot counted. `total` is launch + fill + the longest of those that
     overlap + exposed epilogues.
   """
   rounds = ceil_div(work.tiles, gpu.sm_count)
@@ -100,7 +101,16 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
 
   step = resource_times_us(gpu, work.per_step, work.flops_per_s, work.arithmetic)
   latency_us = gpu.dram_latency_ns / 1e3
-  slot_us = latency_us + step["l2"] + max(step["arithmetic"], step["special_functions"])
+  arithmetic = leaf(work.arithmetic, step["arithmetic"])
+  l2 = leaf("l2", step["l2"])
+  special_functions = leaf("special_functions", step["special_functions"])
+  waited = leaf("dram latency", latency_us)
+  busy = (
+    longest("arithmetic", arithmetic, special_functions)
+    if step["special_functions"]
+    else arithmetic
+  )
+  latency = shared("latency", added("slot", waited, l2, busy), slots, "slots")
 
   bytes_in_flight = (
     min(work.tiles, gpu.sm_count) * slots * work.per_step.l2_bytes if work.steps else 0
@@ -109,27 +119,42 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   if bytes_in_flight:
     dram_rate = min(dram_rate, bytes_in_flight / (gpu.dram_latency_ns / 1e9))
 
-  overlapped = {
-    work.arithmetic: steps * step["arithmetic"],
-    "shared_memory": steps * step["shared_memory"],
-    "l2": steps * step["l2"],
-    "dram": work.dram_bytes / dram_rate * 1e6,
-    "latency": steps * slot_us / slots,
-  }
+  # what every step of the busiest SM takes, and DRAM for all of them
+  each = [arithmetic, leaf("shared_memory", step["shared_memory"]), l2, latency]
   if work.per_step.special_functions:
-    overlapped["special_functions"] = steps * step["special_functions"]
+    each.append(special_functions)
+  dram = leaf("dram", work.dram_bytes / dram_rate * 1e6)
   once = resource_times_us(gpu, work.per_tile, work.flops_per_s, work.arithmetic)
-  epilogue_us = sum(once.values())
+  exposed = ceil_div(rounds, blocks)
+  launch = leaf("launch", known(gpu.launch_overhead_us, 0.0))
+  fill = added("fill", waited, l2) if steps else leaf("fill", 0.0)
+  total = added(
+    "predicted",
+    launch,
+    repeated("fills", fill, (1 if work.persistent else exposed, "times")),
+    longest(
+      "overlapped",
+      repeated("steps", longest("step", *each), (rounds, "tiles"), (work.steps, "steps")),
+      dram,
+    ),
+    repeated("epilogues", _epilogue(once, work.arithmetic), (exposed, "times")),
+  )
   times_us = {
-    **overlapped,
-    "epilogue": ceil_div(rounds, blocks) * epilogue_us,
-    "launch": known(gpu.launch_overhead_us, 0.0),
+    **{part.name: steps * part.us for part in each},
+    "dram": dram.us,
+    "epilogue": total.parts[-1].us,
+    "launch": launch.us,
   }
-  fill_us = latency_us + step["l2"] if steps else 0.0
-  fills = 1 if work.persistent else ceil_div(rounds, blocks)
-  total_us = times_us["launch"] + fills * fill_us + max(overlapped.values()) + times_us["epilogue"]
   unknown = unknown_rates(gpu, l2="l2_bandwidth_bytes_per_s", launch="launch_overhead_us")
-  return device_time(times_us, total_us, unknown=unknown)
+  return device_time(times_us, total, unknown=unknown)
+
+
+def _epilogue(once: dict[str, float], arithmetic: Arithmetic) -> Term:
+  """The parts of an epilogue, named apart from those of a step."""
+  names = {**{name: name for name in once}, "arithmetic": arithmetic}
+  return added(
+    "epilogue", *(leaf(f"{names[name]} of the epilogue", time) for name, time in once.items())
+  )
 
 
 def resource_times_us(

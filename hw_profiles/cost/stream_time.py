@@ -10,6 +10,7 @@ import dataclasses
 from hw_profiles.arguments import ceil_div
 from hw_profiles.cost.device_time import DeviceTime, device_time, unknown_rates
 from hw_profiles.cost.sm_time import SmAmounts, resource_times_us
+from hw_profiles.cost.time_term import Term, added, leaf, longest, repeated
 from hw_profiles.profile import GpuProfile, NpuProfile, known
 
 # A transfer between GM and UB reaches the full rate from 16 KiB on: a smaller
@@ -63,40 +64,61 @@ def sm_stream_time(gpu: GpuProfile, passes: tuple[SmPass, ...]) -> DeviceTime:
     and "launch" (starts and gaps), each over all launches.
   """
   totals: dict[str, float] = {"dram": 0.0, "l2": 0.0, "cuda_cores": 0.0}
-  latency_us = gpu.dram_latency_ns / 1e3
+  latency = leaf("dram latency", gpu.dram_latency_ns / 1e3)
   rate = gpu.dram_bandwidth_bytes_per_s * known(gpu.sustained_dram_fraction, 1.0)
-  total_us = latency_total_us = 0.0
+  latency_total_us = 0.0
+  launched: list[Term] = []
   for one in passes:
     rounds = ceil_div(one.programs, gpu.sm_count)
     blocks = max(1, min(one.resident_blocks, rounds))
     part = resource_times_us(gpu, one.per_program, gpu.peak_flops["float32"], "cuda_cores")
-    l2_us = part["l2"] / gpu.sustained_l2_fraction
-    arithmetic_us = part["arithmetic"] + part["cuda_cores"]
-    place_us = (
-      one.round_trips * latency_us
-      + l2_us
-      + max(arithmetic_us, part["special_functions"])
-      + part["shared_memory"]
-    )
-    places_us = ceil_div(rounds, blocks) * place_us
-    busy = {
-      "dram": one.dram_bytes / rate * 1e6,
-      "l2": rounds * l2_us,
-      "cuda_cores": rounds * arithmetic_us,
+    program = {
+      "l2": leaf("l2 of a program", part["l2"] / gpu.sustained_l2_fraction),
+      "cuda_cores": leaf("cuda_cores of a program", part["arithmetic"] + part["cuda_cores"]),
+      "special_functions": leaf("special_functions of a program", part["special_functions"]),
+      "shared_memory": leaf("shared_memory of a program", part["shared_memory"]),
     }
-    for name in ("shared_memory", "special_functions"):
-      if part[name]:
-        busy[name] = rounds * part[name]
-    for name, time_us in busy.items():
-      totals[name] = totals.get(name, 0.0) + time_us
-    latency_total_us += places_us
+    place = added(
+      "place",
+      repeated("waits", latency, (one.round_trips, "")),
+      program["l2"],
+      longest("arithmetic", program["cuda_cores"], program["special_functions"]),
+      program["shared_memory"],
+    )
+    places = repeated("latency", place, (ceil_div(rounds, blocks), "turns"))
+    busy = [leaf("dram", one.dram_bytes / rate * 1e6)]
+    totals["dram"] += busy[0].us
+    for name, of_program in program.items():
+      if of_program.us or name in totals:
+        busy.append(repeated(f"{name}", of_program, (rounds, "programs")))
+        totals[name] = totals.get(name, 0.0) + busy[-1].us
+    latency_total_us += places.us
     if one.programs:
-      total_us += max(places_us, latency_us + max(busy.values()))
-  launches = len(passes)
-  launch_us = launches * gpu.stream_launch_us + max(launches - 1, 0) * gpu.launch_gap_us
-  times_us = {**totals, "latency": latency_total_us, "launch": launch_us}
+      beside = added("after the first wait", latency, longest("busy", *busy))
+      launched.append(longest("kernel", places, beside))
+  launch = _launches(
+    leaf("start", gpu.stream_launch_us), leaf("gap", gpu.launch_gap_us), len(passes)
+  )
+  times_us = {**totals, "latency": latency_total_us, "launch": launch.us}
   unknown = unknown_rates(gpu, l2="l2_bandwidth_bytes_per_s")
-  return device_time(times_us, launch_us + total_us, unknown=unknown)
+  return device_time(
+    times_us, added("predicted", launch, *_numbered(launched, "kernel")), unknown=unknown
+  )
+
+
+def _numbered(terms: list[Term], what: str) -> list[Term]:
+  """Told apart where there are several."""
+  if len(terms) < 2:
+    return terms
+  return [one.labelled(f"{what} {number}") for number, one in enumerate(terms, start=1)]
+
+
+def _launches(start: Term, gap: Term, launches: int) -> Term:
+  """The starts of all kernels, and a gap between two."""
+  starts = repeated("starts", start, (launches, ""))
+  if launches < 2:
+    return starts._replace(name="launch")
+  return added("launch", starts, repeated("gaps", gap, (launches - 1, "")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,32 +182,42 @@ def aiv_stream_time(npu: NpuProfile, passes: tuple[AivPass, ...]) -> DeviceTime:
     cores "hbm"; "launch"; each over all launches.
   """
   totals = {"vector_mte2": 0.0, "vector": 0.0, "mte3": 0.0, "hbm": 0.0}
-  total_us = 0.0
+  rate = npu.hbm_bandwidth_bytes_per_s * known(npu.sustained_hbm_fraction, 1.0)
+  launched: list[Term] = []
   for one in passes:
-    phases_us = 0.0
+    phases: list[Term] = []
     for phase in one.phases:
-      parts = {
-        "vector_mte2": _transfer_us(
-          npu, phase.load_bytes, npu.gm_to_ub_bytes_per_cycle, one.aligned
-        ),
-        "vector": (
-          phase.vector_bytes / npu.vector_bytes_per_cycle
-          + phase.exp_elements / npu.exp_elements_per_cycle
-        )
-        / npu.clock_hz
-        * 1e6,
-        "mte3": _transfer_us(npu, phase.store_bytes, npu.ub_to_gm_bytes_per_cycle, one.aligned),
-      }
-      for name, time_us in parts.items():
-        totals[name] += phase.steps * time_us
-      once_us, slowest_us = sum(parts.values()), max(parts.values())
-      repeated_us = once_us if one.slots == 1 else slowest_us
+      parts = _step_parts(npu, phase, one.aligned)
+      for pipe, time_us in parts.items():
+        totals[pipe] += phase.steps * time_us
       if phase.steps:
-        phases_us += once_us + (phase.steps - 1) * repeated_us
-    rate = npu.hbm_bandwidth_bytes_per_s * known(npu.sustained_hbm_fraction, 1.0)
-    hbm_us = one.hbm_bytes / rate * 1e6
-    totals["hbm"] += hbm_us
-    total_us += max(phases_us, hbm_us)
-  launch_us = len(passes) * npu.vector_launch_us
-  times_us = {**totals, "launch": launch_us}
-  return device_time(times_us, launch_us + total_us)
+        phases.append(_phase(parts, phase.steps, slots=one.slots))
+    hbm = leaf("hbm", one.hbm_bytes / rate * 1e6)
+    totals["hbm"] += hbm.us
+    cores = added("busiest core", *_numbered(phases, "phase"))
+    launched.append(longest("kernel", cores, hbm))
+  launch = repeated("launch", leaf("start", npu.vector_launch_us), (len(passes), ""))
+  return device_time(
+    {**totals, "launch": launch.us}, added("predicted", launch, *_numbered(launched, "kernel"))
+  )
+
+
+def _step_parts(npu: NpuProfile, phase: AivPhase, aligned: bool) -> dict[str, float]:
+  """Time of each pipe for one step."""
+  vector_cycles = (
+    phase.vector_bytes / npu.vector_bytes_per_cycle
+    + phase.exp_elements / npu.exp_elements_per_cycle
+  )
+  return {
+    "vector_mte2": _transfer_us(npu, phase.load_bytes, npu.gm_to_ub_bytes_per_cycle, aligned),
+    "vector": vector_cycles / npu.clock_hz * 1e6,
+    "mte3": _transfer_us(npu, phase.store_bytes, npu.ub_to_gm_bytes_per_cycle, aligned),
+  }
+
+
+def _phase(parts: dict[str, float], steps: int, *, slots: int) -> Term:
+  """The first step, then the others as far as their pipes overlap."""
+  pipes = [leaf(f"{pipe} of a step", time_us) for pipe, time_us in parts.items()]
+  first = added("first step", *pipes)
+  other = first if slots == 1 else longest("slowest pipe", *pipes)
+  return added("phase", first, repeated("other steps", other, (steps - 1, "steps")))

@@ -14,6 +14,7 @@ from hw_profiles.cost.device_time import DeviceTime, device_time
 from hw_profiles.cost.l2_reuse import L2_OPERAND_FRACTION
 from hw_profiles.cost.sm_time import SmAmounts, SmWork, sm_time
 from hw_profiles.cost.stream_time import SmPass, sm_stream_time
+from hw_profiles.cost.time_term import added, leaf
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
 from hw_profiles.profile import GpuProfile
@@ -122,7 +123,8 @@ def split_time(
       ),
     ),
   )
-  merge_us = gpu.launch_gap_us + merge.total_us
-  return device_time(
-    {**parts.times_us, "merge": merge_us}, parts.total_us + merge_us, unknown=parts.unknown
+  following = added(
+    "merge", leaf("launch gap", gpu.launch_gap_us), merge.total.labelled("second kernel")
   )
+  total = added("predicted", parts.total._replace(name="parts of K"), following)
+  return device_time({**parts.times_us, "merge": following.us}, total, unknown=parts.unknown)

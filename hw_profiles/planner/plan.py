@@ -209,6 +209,7 @@ def plan_choices(
     times_us=time.times_us,
     unknown_us=time.unknown,
     predicted_us=time.total_us,
+    breakdown=time.total,
     bound=time.bound,
     notes=(
       *_why(fastest, runs),
@@ -311,6 +312,7 @@ def _refused(
     times_us=FrozenMap(),
     unknown_us=FrozenMap(),
     predicted_us=None,
+    breakdown=None,
     bound="",
     notes=(
       *chosen,

@@ -5,6 +5,7 @@ from typing import Generic
 
 from hw_profiles.capacity.buffers import Buffer, ShortfallKind, held_bytes
 from hw_profiles.capacity.residency import Residency
+from hw_profiles.cost.time_term import Term
 from hw_profiles.errors import InfeasibleTileError
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.planner.op_model import ConfigT, ProblemT, Traffic
@@ -52,6 +53,7 @@ class TilePlan(Generic[ProblemT, ConfigT]):
     unknown_us: Resources that the estimate charges nothing for, as the profile does
       not know their rate: the field, and why there is no number.
     predicted_us: Estimated device time; None without a fit.
+    breakdown: `predicted_us` as a sum of what it is made of; None without a fit.
     bound: The resource of `times_us` that sets the time; empty without a fit.
     notes: Padding, fallbacks, placement.
     assumptions: What the estimate rests on.
@@ -81,10 +83,20 @@ class TilePlan(Generic[ProblemT, ConfigT]):
   times_us: FrozenMap[str, float]
   unknown_us: FrozenMap[str, str]
   predicted_us: float | None
+  breakdown: Term | None
   bound: str
   notes: tuple[str, ...]
   assumptions: tuple[str, ...]
   model_error: float | None
+
+  def adds_up(self) -> tuple[str, ...]:
+    """The lines by which `predicted_us` can be computed by hand; none without a fit.
+
+    `overlapped 45.2 = max(steps 45.2, dram 31.0)`: a time and its expression, in
+    us, the prediction first and every part that has an expression below. A number
+    without one is what a rate or the profile gives.
+    """
+    return () if self.breakdown is None else self.breakdown.lines()
 
   def check(self) -> None:
     """Raises InfeasibleTileError(reason) where the tile does not fit."""

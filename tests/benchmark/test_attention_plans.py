@@ -41,6 +41,7 @@ def test_rows_have_the_planner_s_numbers(capsys):
   problem = hw_profiles.AttentionProblem(2, 1024, 1024, 8, 2, causal=True)
   plan = hw_profiles.plan(problem, hw_profiles.AttentionConfig(128, 128, 2), "h200_sxm")
   assert row["predicted_us"] == plan.predicted_us
+  assert row["adds_up"] == list(plan.adds_up())
   assert row["traffic_bytes"] == plan.traffic.total_bytes
   assert row["tile"] == tile
   assert row["arguments"] == (
@@ -81,6 +82,8 @@ def test_table_reads_from_buffers_to_what_would_help(capsys, kernel, profiles):
     "needed KiB",
     "K ring" if kernel == "flash_attention" and "h200" in profiles else "K",
     "busy, us:",
+    "  predicted ",
+    "overlapped ",
     "traffic by tier",
     "of the device, most help without",
     "Times on",
@@ -98,6 +101,9 @@ def test_documented_example_says_what_the_program_says(capsys):
   assert len(quoted) == 2
   for sentence in quoted:
     assert sentence in printed
+  (lines,) = re.findall(r"```\n(predicted .*?)```", text, re.DOTALL)
+  for line in lines.splitlines():
+    assert line in printed
 
 
 def test_default_tiles_and_each_profile_s_own_are_planned(capsys):

@@ -85,6 +85,7 @@ def _row(options: Options, planned: _Planned, helped: bool) -> Row:
       "tier_traffic_bytes": dict(verdict.traffic_bytes),
       "times_us": dict(verdict.times_us),
       "unknown_us": dict(verdict.unknown_us),
+      "adds_up": verdict.adds_up(),
       "floor_us": plans.floor(workload, verdict.profile).time_us,
       "what_helps": _what_helps(planned.helps) if helped else None,
       "assumptions": verdict.assumptions,
@@ -245,6 +246,7 @@ def _detail(planned: _Planned, helped: bool) -> Block:
       f"unknown, and charged nothing: {name}, {why}" for name, why in verdict.unknown_us.items()
     ]
     lines.append(_predicted(planned))
+    lines += [f"  {line}" for line in verdict.adds_up()]
   if helped:
     lines += planned.helps.sentences()
   lines += [f"note: {note}" for note in verdict.notes]
