@@ -92,12 +92,21 @@ def walk_members(
   for region in regions:
     first, end = (lax.convert_element_type(x, jnp.int32) for x in (region.first, region.end))
     count = jnp.maximum(end - first, 0)
+    # Triton computes the addresses of the first iterations ahead of the loop, whether or
+    # not they run: a division by 0 for an empty region. Where LLVM knew of it (fewer
+    # queries than a block), it left their addresses undefined, and their loads without
+    # a condition: with jax 0.11.2 an H200 read from address 0x400.
+    divisor = jnp.maximum(count, 1)
 
     def one(
-      step: Any, carry: Any, first: Any = first, count: Any = count, masked: bool = region.masked
+      step: Any,
+      carry: Any,
+      first: Any = first,
+      divisor: Any = divisor,
+      masked: bool = region.masked,
     ) -> Any:
-      member = lax.div(step, count)
-      return body(member, first + step - member * count, carry, masked)
+      member = lax.div(step, divisor)
+      return body(member, first + step - member * divisor, carry, masked)
 
     carry = lax.fori_loop(jnp.int32(0), count * members, one, carry)
   return carry

@@ -1,6 +1,7 @@
 """Every tile that the planner offers for attention lowers for CUDA on a machine without a GPU."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from pallas_kernels import (
   device,
   flash_attention,
 )
+from pallas_kernels.lowering import jax_private
 
 H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
 FORWARD = AttentionProblem(2, 4096, 4096, 16, 4, causal=True)
@@ -157,6 +159,49 @@ def test_pages_lower(page_size):
     struct(4, 9, dtype="int32"),
   )
   assert "decode_portable" in text
+
+
+def _divisors_that_may_be_zero(ir: str) -> list[str]:
+  """The integer divisions of a Triton module whose divisor nothing keeps above 0."""
+  defined = dict(re.findall(r"(%\w+) = (.*)", ir))
+
+  def is_positive(value: str) -> bool:
+    name, *inputs = re.findall(r"%\w+|[\w.]+", defined.get(value, "argument"))
+    if name == "arith.constant":
+      return re.search(r"constant (?:dense<)?[1-9]", defined[value]) is not None
+    if name == "arith.maxsi":
+      return any(map(is_positive, inputs[:2]))
+    return name in ("tt.splat", "tt.broadcast") and is_positive(inputs[0])
+
+  divisions = re.findall(r"= (arith\.(?:div|rem)[su]i \S+, (%\w+).*)", ir)
+  assert divisions
+  return [text for text, divisor in divisions if not is_positive(divisor)]
+
+
+@pytest.mark.skipif(
+  jax.__version__ not in jax_private.SUPPORTED_JAX, reason="no Triton IR with this JAX"
+)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("named", [(), tuple(ARRAYS)], ids=["plain", "arrays"])
+def test_no_kernel_divides_by_what_may_be_zero(causal, named):
+  """Triton computes addresses of iterations that do not run, in which x / 0 is undefined."""
+  rest = {name: ARRAYS[name] for name in named}
+
+  def loss(q, k, v, rest):
+    options = {"is_causal": causal, "causal_alignment": "bottom_right"}
+    return attend(**options)(q, k, v, **rest).astype(jnp.float32).sum()
+
+  with device.abstract_gpu(**H200):
+    kernels = jax_private.triton_kernels(
+      jax.grad(loss, argnums=(0, 1, 2)), *operands(200, 150, size=32, value_size=32), rest
+    )
+  assert [one.name for one in kernels] == [
+    "attention_portable",
+    "attention_portable_dq",
+    "attention_portable_dkv",
+  ]
+  for kernel in kernels:
+    assert not _divisors_that_may_be_zero(kernel.ir), kernel.name
 
 
 def test_export_for_cuda_from_a_cpu():
