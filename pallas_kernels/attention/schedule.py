@@ -34,15 +34,21 @@ class Walk:
   Attributes:
     all_masked: Every block needs its mask: there are segments or a mask array.
     ragged: The last block may hang over the end of the other side.
+    has_whole: Whether the other side is as long as a block.
   """
 
   all_masked: bool
   ragged: bool
+  has_whole: bool
 
   @classmethod
   def create(cls, *, block: int, extent: int, has_lengths: bool, all_masked: bool) -> "Walk":
     """For blocks of `block` over `extent`, or over lengths only known when run."""
-    return cls(all_masked=all_masked, ragged=has_lengths or extent % block != 0)
+    return cls(
+      all_masked=all_masked,
+      ragged=has_lengths or extent % block != 0,
+      has_whole=extent >= block,
+    )
 
   def regions(
     self, band: Band, blocks: KeyBlocks, limits: tuple[Any, Any] | None = None
@@ -63,7 +69,8 @@ class Walk:
     found = []
     if band.left is not None:
       found.append(Region(first, blocks.full_first, masked=True))
-    found.append(Region(blocks.full_first, blocks.full_end, masked=False))
+    if self.has_whole:
+      found.append(Region(blocks.full_first, blocks.full_end, masked=False))
     if band.right is not None or self.ragged:
       found.append(Region(blocks.full_end, end, masked=True))
     return tuple(found)
@@ -93,9 +100,8 @@ def walk_members(
     first, end = (lax.convert_element_type(x, jnp.int32) for x in (region.first, region.end))
     count = jnp.maximum(end - first, 0)
     # Triton computes the addresses of the first iterations ahead of the loop, whether or
-    # not they run: a division by 0 for an empty region. Where LLVM knew of it (fewer
-    # queries than a block), it left their addresses undefined, and their loads without
-    # a condition: with jax 0.11.2 an H200 read from address 0x400.
+    # not they run: a division by 0 for an empty region. Where LLVM knew of it, it left
+    # them undefined: with jax 0.11.2 an H200 read from address 0x400.
     divisor = jnp.maximum(count, 1)
 
     def one(
