@@ -14,7 +14,7 @@ from hw_profiles.rowwise import compiled as rowwise
 from hw_profiles.rowwise.compiled_temporaries import has_temporaries
 
 VECTOR_CORES = 2
-# What `AscendPlan` calls the buffers of an attention.
+# What `AscendPlan` calls the buffers of an attention's first two products, and of a later one.
 _ROLES = {
   "Q": "A",
   "K": "B",
@@ -23,6 +23,14 @@ _ROLES = {
   "S": "accumulator",
   "O": "accumulator 2",
 }
+_LATER_ROLES = {"K": "B", "P": "A", "V": "B", "S": "accumulator", "O": "accumulator"}
+
+
+def _role(name: str) -> str:
+  letter, _, product = name.partition(" ")
+  if product and letter in _LATER_ROLES:
+    return f"{_LATER_ROLES[letter]} {product}"
+  return _ROLES.get(name, name)
 
 
 def compiled_buffers(
@@ -42,11 +50,7 @@ def compiled_buffers(
 def role_bytes(buffers: tuple[Buffer, ...]) -> FrozenMap[str, int]:
   """Bytes of operands and accumulators by role, as `AscendPlan` names them."""
   return FrozenMap(
-    {
-      _ROLES.get(one.name, one.name): one.needed_bytes
-      for one in buffers
-      if one.space in ("L1", "L0C")
-    }
+    {_role(one.name): one.needed_bytes for one in buffers if one.space in ("L1", "L0C")}
   )
 
 

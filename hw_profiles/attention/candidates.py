@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from hw_profiles import dtypes
-from hw_profiles.attention import warp_specialized
+from hw_profiles.attention import compiled, warp_specialized
 from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.problem import AttentionProblem
 from hw_profiles.planner.plan import Schedule
@@ -20,6 +20,8 @@ _MMA_ROWS = (16, 32, 64, 128)
 _MMA_COLUMNS = (16, 32, 64, 128)
 _CUBE_ROWS = (16, 32, 64, 128, 256)
 _CUBE_COLUMNS = (128, 256, 512, 1024)
+# a causal kernel as compiled keeps several blocks like V in UB
+_COMPILED_COLUMNS = (16, 32, 64, *_CUBE_COLUMNS)
 _Sizes = tuple[int, ...]
 _GPU_STAGES = (1, 2, 3, 4)
 _NPU_STAGES = (1, 2)
@@ -55,7 +57,8 @@ def _sizes(
 ) -> tuple[_Sizes, _Sizes, _Sizes, tuple[int | None, ...]]:
   """Rows, columns, stages and warps to combine."""
   if isinstance(device, NpuProfile):
-    return _CUBE_ROWS, _CUBE_COLUMNS, _NPU_STAGES, (None,)
+    columns = _COMPILED_COLUMNS if schedule == compiled.NAME else _CUBE_COLUMNS
+    return _CUBE_ROWS, columns, _NPU_STAGES, (None,)
   if schedule == warp_specialized.NAME:
     return _WGMMA_ROWS, _WGMMA_COLUMNS, _GPU_STAGES[1:], (None,)
   return _MMA_ROWS, _MMA_COLUMNS, _GPU_STAGES, _WARPS

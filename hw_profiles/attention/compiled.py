@@ -13,7 +13,7 @@ import dataclasses
 
 from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div
-from hw_profiles.attention import cube_vector
+from hw_profiles.attention import compiled_causal, cube_vector
 from hw_profiles.attention.config import AttentionConfig
 from hw_profiles.attention.pass_traffic import passes_traffic
 from hw_profiles.attention.passes import attention_passes
@@ -81,6 +81,11 @@ def compiled_buffers(
     vector_cores: Those that are to share a tile: 2, or 1 where the compiler is
       told not to.
   """
+  if problem.causal:
+    values = compiled_causal.vector_values(problem, config, memories, vector_cores=vector_cores)
+    return compiled_causal.cube_buffers(problem, config, memories) + ub_buffers(
+      values, 1, 1, memories
+    )
   size, count = dtypes.size_bytes(problem.dtype), copies(config.num_stages)
   rows, keys, is_950 = config.block_q, config.block_kv, memories.has_l0c_to_ub
   scores, out = rows * keys, rows * problem.output_dim
@@ -117,12 +122,12 @@ def compiled_buffers(
 
 def unsupported(problem: AttentionProblem, npu: NpuProfile) -> tuple[Shortfall, ...]:
   """What the route has no kernel for, or this model no constants."""
-  masked = problem.causal or problem.window_sides != (None, None)
+  windowed = problem.window_sides != (None, None)
   return not_lowered(
     problem,
     (
       (problem.backward, "backward: the compiled kernels' memory is not known"),
-      (masked, "a mask: the compiled kernel's memory is known without one"),
+      (windowed, "a window: the compiled kernel's memory is known with a causal mask at most"),
       (
         problem.out_dtype not in (None, problem.dtype),
         f"out_dtype={problem.out_dtype!r}: the compiled kernel's memory is known for results in"
@@ -141,6 +146,13 @@ def shortfalls(
 ) -> tuple[Shortfall, ...]:
   """Blocks that Triton does not take, then L1, L0C and UB as compiled, then L0A and L0B."""
   found = shape_shortfalls(config, ("block_q", "block_kv"), smallest=_SMALLEST)
+  if not problem.causal and problem.seq_kv % config.block_kv:
+    # what is left is walked with a mask of its own
+    statement = (
+      f"the compiled kernel's memory is known for whole blocks of keys, not for seq_kv="
+      f"{problem.seq_kv} in blocks of {config.block_kv}"
+    )
+    found = (*found, Shortfall("shape", "tile shape", ("block_kv",), statement))
   if found:
     return found
   sides = larger_first(block_kv=config.block_kv, block_q=config.block_q)

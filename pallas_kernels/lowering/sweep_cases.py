@@ -126,24 +126,66 @@ def _quantize() -> Iterator[Case]:
   yield from _rows("quantize", ("quantize_rows", "swiglu_quantize"))
 
 
-def _attention() -> Iterator[Case]:
-  for block_q, block_kv, head_dim, dtype in itertools.product(
-    (16, 32, 64, 128, 256), (16, 32, 64, 128, 256, 512), (32, 64, 128, 256), ("bfloat16", "float32")
+_Sequence = tuple[int, int, int]
+"""Lengths of the queries and the keys, head size."""
+
+
+def _attentions(
+  family: str,
+  sizes: Sequence[_Sequence],
+  dtypes: Sequence[str],
+  *,
+  blocks: tuple[Sequence[int], Sequence[int]],
+  both_sub_blocks: Sequence[str] = (),
+  options: dict[str, object],
+) -> Iterator[Case]:
+  for block_q, block_kv, (seq_q, seq_kv, head_dim), dtype in itertools.product(
+    *blocks, sizes, dtypes
   ):
-    shapes = FrozenMap(batch=1, seq_q=1024, seq_kv=2048, heads=2, kv_heads=1, head_dim=head_dim)
+    shapes = FrozenMap(batch=1, seq_q=seq_q, seq_kv=seq_kv, heads=2, kv_heads=1, head_dim=head_dim)
     for target, stages in _settings():
-      for sub_block in _BOTH if dtype == "bfloat16" else (target.default_sub_block,):
+      for sub_block in _BOTH if dtype in both_sub_blocks else (target.default_sub_block,):
         yield Case(
-          family="attention",
+          family=family,
           op="flash_attention",
           shapes=shapes,
           dtype=dtype,
           config=FrozenMap(block_q=block_q, block_kv=block_kv, num_stages=stages),
-          options=FrozenMap(),
+          options=FrozenMap(options),
           target=target.name,
           multi_buffer=stages > 1,
           sub_block=sub_block,
         )
+
+
+def _attention() -> Iterator[Case]:
+  yield from _attentions(
+    "attention",
+    [(1024, 2048, head_dim) for head_dim in (32, 64, 128, 256)],
+    ("bfloat16", "float32"),
+    blocks=((16, 32, 64, 128, 256), _BLOCKS),
+    both_sub_blocks=("bfloat16",),
+    options={},
+  )
+  yield from _attentions(
+    "attention",
+    [(2048, 4096, 128)],
+    ("float16",),
+    blocks=((16, 32, 64, 128, 256), _BLOCKS),
+    options={},
+  )
+
+
+def _attention_causal() -> Iterator[Case]:
+  blocks = ((16, 32, 64, 128), (16, 32, 64, 128, 256))
+  causal: dict[str, object] = {"is_causal": True}
+  sizes = [(2048, 2048, head_dim) for head_dim in (64, 128)]
+  yield from _attentions(
+    "attention_causal", sizes, ("bfloat16", "float32"), blocks=blocks, options=causal
+  )
+  yield from _attentions(
+    "attention_causal", [(4096, 4096, 64)], ("float16",), blocks=blocks, options=causal
+  )
 
 
 FAMILIES = {
@@ -154,4 +196,5 @@ FAMILIES = {
   "rowwise": _rowwise,
   "quantize": _quantize,
   "attention": _attention,
+  "attention_causal": _attention_causal,
 }

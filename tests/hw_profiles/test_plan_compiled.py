@@ -85,11 +85,50 @@ def test_kernel_whose_memory_is_not_known_is_planned_by_hand(problem):
   assert plan.fits
 
 
-def test_attention_with_a_mask_or_backward_is_planned_by_hand():
+def test_attention_with_a_window_backward_or_part_of_a_block_is_planned_by_hand():
   config = hw.AttentionConfig(64, 64)
-  for changed in ({"causal": True}, {"window": 128}, {"backward": True}):
+  for changed in ({"window": 128}, {"backward": True}, {"seq_kv": 4000}):
     plan = hw.plan(dataclasses.replace(ATTENTION, **changed), config, A2)
     assert plan.schedule == "cube_vector", changed
+  part = hw.plan(dataclasses.replace(ATTENTION, seq_kv=4000), config, A2, schedule="compiled")
+  assert "not for seq_kv=4000 in blocks of 64" in part.reason
+
+
+@pytest.mark.parametrize(
+  ("profile", "tile", "head_dim", "fits"),
+  [
+    (A2, (64, 32), 128, True),
+    (A2, (64, 64), 128, False),
+    (A2, (64, 128), 64, False),
+    (A5, (64, 64), 128, True),
+    (A5, (128, 64), 128, False),
+    (A5, (64, 128), 64, True),
+  ],
+)
+def test_causal_attention_as_the_compiler_judges_it(profile, tile, head_dim, fits):
+  full = hw.AttentionProblem(1, 2048, 2048, 2, 1, head_dim)
+  causal = dataclasses.replace(full, causal=True)
+  plan = hw.plan(causal, hw.AttentionConfig(*tile), profile)
+  assert (plan.schedule, plan.fits) == ("compiled", fits)
+  assert fits or plan.binding == ("UB",)
+  # the branch for values that are not finite is what takes the room
+  assert hw.plan(full, hw.AttentionConfig(*tile), profile).fits
+  # a part of a block of keys is masked like the diagonal
+  part = dataclasses.replace(causal, seq_q=2000, seq_kv=2000)
+  assert hw.plan(part, hw.AttentionConfig(*tile), profile).fits == fits
+
+
+def test_vector_cores_of_a_910_do_not_share_a_causal_tile_of_as_many_rows_as_keys():
+  npu = hw.get_profile(A2)
+  one_core = dataclasses.replace(npu, aiv_count=npu.aic_count)
+  causal = hw.AttentionProblem(1, 2048, 2048, 2, 1, 64, causal=True)
+
+  def ub(config, device):
+    return hw.plan(causal, config, device).needed_bytes("UB")
+
+  square, tall = hw.AttentionConfig(64, 64), hw.AttentionConfig(128, 64)
+  assert ub(square, npu) == ub(square, one_core)
+  assert ub(tall, npu) < ub(tall, one_core)
 
 
 def test_second_operand_of_a_gated_matmul_lies_where_the_first_did():

@@ -16,7 +16,7 @@ OP_FAMILIES = {
   "matmul": ("matmul", "matmul_ragged", "matmul_silu"),
   "gated matmul": ("gated_matmul",),
   "row-wise, quantised": ("rowwise", "quantize"),
-  "attention": ("attention",),
+  "attention": ("attention", "attention_causal"),
 }
 
 _HOW = f"""\
@@ -65,12 +65,19 @@ def recorded_families() -> dict[str, list[PlanRow]]:
 def _groups(
   families: dict[str, list[Comparison]],
 ) -> Iterator[tuple[str, str, str, list[Comparison]]]:
-  """Op family, target, memories that bind, and the tiles: family by family, then all together."""
+  """Ops, target, memories that bind, and the tiles: op families, sweeps, all together."""
   by_op = {
     op: [one for name in names for one in families.get(name, ())]
     for op, names in OP_FAMILIES.items()
   }
-  for op, found in (*by_op.items(), ("all", [one for ones in by_op.values() for one in ones])):
+  sweeps = {
+    f"sweep {name}": list(families.get(name, ()))
+    for names in OP_FAMILIES.values()
+    if len(names) > 1
+    for name in names
+  }
+  everything = {"all": [one for ones in by_op.values() for one in ones]}
+  for op, found in (by_op | sweeps | everything).items():
     for target in sorted({one.row.case.target for one in found}):
       for name, spaces in (("L1, L0C", ("L1", "L0C")), ("UB", ("UB",))):
         group = [one for one in found if one.row.case.target == target and one.binding in spaces]
@@ -111,7 +118,7 @@ def _agreement(families: dict[str, list[Comparison]]) -> str:
     " fills most. Bytes of operands and accumulators agree where every one has exactly the"
     " planner's, of the tiles that fit as asked for. Bytes that were lacking: whether the memory"
     " that overflowed would have needed exactly what the planner says, of tiles without double"
-    " buffering.\n\n"
+    " buffering. An op family of several sweeps has a line for each, too.\n\n"
   )
   return text + _table(header, lines)
 
