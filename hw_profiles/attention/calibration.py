@@ -19,11 +19,10 @@ EXPOSED_SOFTMAX = Source(
 EXPOSED_GRADIENT_SOFTMAX = Source(
   value=1.0,
   source=(
-    "flash_attention's Hopper gradients on an H200 at 2 x 8192 x 16 heads of 128: 4690 us full and"
-    " 2550 us causal, where nothing hidden gives 4617 and 2351"
+    "flash_attention's Hopper gradients on an H200 (docs/results/h200-attention.json) at 2 x 8192 x"
+    " 16 heads of 128: 4706 us full and 2486 us causal, where nothing hidden gives 4617 and 2351"
   ),
   confidence="calibrated",
-  note="before dQ was multiplied ahead of dK",
 )
 
 # With a few rows a program, wgmmas, reductions across warps and exponentials of a step follow

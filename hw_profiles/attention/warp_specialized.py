@@ -48,6 +48,9 @@ DEFAULT_MOST_CONSUMERS = 3
 BARRIER_BYTES = 8
 # Beside values, of what a thread is launched with; see `_register_budget`.
 LAUNCH_OVERHEAD_REGISTERS = 4
+# The same of the gradients: ptxas 13 spills nothing in their loops with 208 values of 240, and with
+# 224 of 248 it spills (head size 64, 128 queries) or serialises wgmmas (128, 64 queries and keys).
+GRADIENT_OVERHEAD_REGISTERS = 32
 
 
 def consumer_warpgroups(one: AttentionPass) -> int:
@@ -127,11 +130,20 @@ def consumer_values(one: AttentionPass) -> int:
 
       rows/consumers · (Σ accumulator sizes + score tiles·columns + columns/2) / 128
 
-  of one consumer's rows, as its 128 threads share them.
+  of one consumer's rows, as its 128 threads share them. Backward there is the
+  step's part of dQ after the scores, of `columns` rows, which consumers share by
+  its columns where these are whole 128 B spans for each; then, too, the 16-bit
+  fragments of both products before are still being read.
   """
-  rows = ceil_div(one.rows, consumer_warpgroups(one))
-  columns = sum(_padded(one, one.accumulators)) + one.score_tiles * one.columns
-  return ceil_div(rows * (2 * columns + one.columns), 2 * WARPGROUP_THREADS)
+  consumers = consumer_warpgroups(one)
+  rows = ceil_div(one.rows, consumers)
+  accumulated = sum(_padded(one, one.accumulators))
+  with_scores = rows * (2 * (accumulated + one.score_tiles * one.columns) + one.columns)
+  halves = [with_scores]
+  for dim in _padded(one, one.added):
+    width = dim // consumers if dim % (GRADIENT_COLUMNS * consumers) == 0 else dim
+    halves.append(rows * 2 * (accumulated + one.columns) + one.columns * 2 * width)
+  return ceil_div(max(halves), 2 * WARPGROUP_THREADS)
 
 
 def _register_budget(gpu: GpuProfile, one: AttentionPass) -> tuple[int, int]:
@@ -152,7 +164,7 @@ def _register_budget(gpu: GpuProfile, one: AttentionPass) -> tuple[int, int]:
     return launched, LAUNCH_OVERHEAD_REGISTERS
   producer = FEWEST_REGISTERS if one.added else PRODUCER_REGISTERS
   raised = consumer_registers(consumers, producer=producer, registers_per_sm=gpu.registers_per_sm)
-  return raised, OVERHEAD_REGISTERS
+  return raised, GRADIENT_OVERHEAD_REGISTERS if one.added else OVERHEAD_REGISTERS
 
 
 def _needs(gpu: GpuProfile, one: AttentionPass) -> BlockNeeds:
@@ -182,18 +194,24 @@ def unsupported(problem: AttentionProblem, gpu: GpuProfile) -> tuple[Shortfall, 
   )
   if found:
     return found
-  smallest = AttentionConfig(
-    WGMMA_ROWS,
-    WGMMA_DEPTH,
-    1,
-    block_kv_dkv=WGMMA_ROWS,
-    block_q_dkv=GRADIENT_COLUMNS,
-  )
-  return tuple(
-    Shortfall("unsupported", "head_dim", (), f"{one.name}, smallest tile: {x.statement}")
-    for one in hopper_passes(problem, smallest)
-    for x in capacity_shortfalls(gpu, one)
-  )
+  # two consumers share dQ, and need fewer registers each than one
+  refused: tuple[Shortfall, ...] = ()
+  for consumers in (2, 1):
+    smallest = AttentionConfig(
+      WGMMA_ROWS,
+      WGMMA_DEPTH,
+      1,
+      block_kv_dkv=WGMMA_ROWS * consumers,
+      block_q_dkv=GRADIENT_COLUMNS,
+    )
+    refused = tuple(
+      Shortfall("unsupported", "head_dim", (), f"{one.name}, smallest tile: {x.statement}")
+      for one in hopper_passes(problem, smallest)
+      for x in capacity_shortfalls(gpu, one)
+    )
+    if not refused:
+      break
+  return refused
 
 
 def unsupported_operands(

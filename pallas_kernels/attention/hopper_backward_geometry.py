@@ -31,6 +31,8 @@ class Geometry:
     consumers: Consumer warpgroups, of 64 keys each.
     num_stages: Steps in flight.
     order: The order of the tiles.
+    early_queries_first: Whether tiles walk up from the first queries that see them, in
+      descending order of their keys; see `hopper_backward_kernel`.
   """
 
   rule: AttentionRule
@@ -41,6 +43,7 @@ class Geometry:
   consumers: int
   num_stages: int
   order: TileOrder
+  early_queries_first: bool
 
   @property
   def block_kv(self) -> int:
@@ -95,10 +98,13 @@ class Geometry:
     return tuple(regions)
 
   def visits(self) -> tuple[np.ndarray, np.ndarray]:
-    """The first tile of keys that visits each block of queries, int32, and whether any does."""
+    """The tile of keys that first visits each block of queries, int32, and whether any does."""
     blocks = [
       self.band.key_blocks(x * self.block_q, block_q=self.block_q, block_kv=self.block_kv)
       for x in range(pl.cdiv(self.sizes.seq_q, self.block_q))
     ]
-    first = np.asarray([int(x.first) for x in blocks], np.int32)
-    return first, np.asarray([int(x.end) for x in blocks]) > first
+    first, end = (
+      np.asarray([int(x) for x in ends], np.int32)
+      for ends in zip(*((x.first, x.end) for x in blocks), strict=True)
+    )
+    return end - 1 if self.early_queries_first else first, end > first

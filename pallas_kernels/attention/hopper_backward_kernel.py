@@ -7,8 +7,8 @@ gradient of scale·Q·Kᵀ:
     dV = Pᵀ·dO,    dK = scale·dZᵀ·Q,    dQ = scale·dZ·K
 
 One thread block keeps `block_kv` rows of K and V of one key head and walks the
-queries that see them, last block first, each block of every head of the group:
-five products a step. Its warpgroups have one role each:
+queries that see them, each block of every head of the group: five products a
+step. Its warpgroups have one role each:
 
     memory     K and V; then for each step Q, L and dO, delta through two rings,
                and the step's part of dQ from shared memory to global memory
@@ -21,13 +21,23 @@ five products a step. Its warpgroups have one role each:
 
 Scores are [keys, queries], so that Pᵀ and dZᵀ are left operands in registers.
 dQ of a block of queries is a sum over thread blocks: each adds its part to a
-float32 array by TMA when all blocks of earlier keys have added theirs, which a
-counter in global memory tells, so that the sum has one order and its bits do
-not change. The first one stores instead. Blocks of earlier keys are those of
-lower number, which are on the device by then, and late queries come first, so
-that a block of earlier keys is never far behind. For the same reason the heads
-of a group are the inner loop: were they the outer one, a block that few queries
-see would wait at its second head until the longest walk of the first is done.
+float32 array by TMA when those before it have added theirs, which a counter in
+global memory tells, so that the sum has one order and its bits do not change.
+The first one stores instead. Those before it have lower numbers: they are on
+the device by then, and are not waited for in vain. There are two orders:
+
+    late queries first    after tiles of earlier keys. Tiles of one length start
+                          together, wait once for the one before, and stay a
+                          moment behind it
+    early queries first   after tiles of later keys, which are the shorter ones
+                          under a causal mask and have lower numbers. Each starts
+                          where it is the first, and none waits; but the longest
+                          tile starts last, which costs nothing where all tiles
+                          run at once
+
+The heads of a group are the inner loop: were they the outer one, a tile that
+few queries see would wait at its second head until the longest walk of the
+first is done.
 """
 
 import dataclasses
@@ -58,7 +68,7 @@ class Refs:
     query, key, value, d_out: [batch or 1, length, heads, head size] in global memory.
     stored: [batch, N, T], `softmax.stored_exponent` of L, in global memory.
     delta: [batch, N, T] in global memory.
-    first_keys: int32 [blocks of queries], the first tile of keys that visits each.
+    leads: int32 [blocks of queries], the tile of keys that stores dQ of each, before others add.
     d_query: float32 [batch, T, N, head size], dQ / scale, in global memory.
     d_key, d_value: [batch, S, K, head size] in global memory.
     doubt: float32 [batch, K, S]: NaN for keys of which a gradient is not finite, else 0,
@@ -81,7 +91,7 @@ class Refs:
   d_out: Any
   stored: Any
   delta: Any
-  first_keys: Any
+  leads: Any
   d_query: Any
   d_key: Any
   d_value: Any
@@ -116,21 +126,42 @@ class _Program:
   d_q_ring: StageRing
 
   @property
+  def first(self) -> Any:
+    """The first block of queries."""
+    return self.regions[0].first
+
+  @property
   def end(self) -> Any:
-    """One past the last block of queries, which is the first of the walk."""
+    """One past the last block of queries."""
     return self.regions[-1].end
+
+  @property
+  def walk(self) -> tuple[Region, ...]:
+    """The regions in the order of the walk, their blocks counted from its beginning."""
+    if self.geometry.early_queries_first:
+      return tuple(
+        x._replace(first=x.first - self.first, end=x.end - self.first) for x in self.regions
+      )
+    return tuple(
+      x._replace(first=self.end - x.end, end=self.end - x.first) for x in reversed(self.regions)
+    )
 
   @property
   def steps(self) -> Any:
     """Steps of the tile."""
-    blocks = jnp.maximum(self.end - self.regions[0].first, 0)
-    return blocks * self.geometry.sizes.group
+    return jnp.maximum(self.end - self.first, 0) * self.geometry.sizes.group
 
   def at(self, step: Any) -> tuple[Any, Any]:
     """Query head and block of queries of a step."""
     group = self.geometry.sizes.group
     passed = lax.div(step, jnp.int32(group))
-    return self.tile.head * group + step - passed * group, self.end - 1 - passed
+    block = self.first + passed if self.geometry.early_queries_first else self.end - 1 - passed
+    return self.tile.head * group + step - passed * group, block
+
+  def rank(self, block: Any) -> Any:
+    """How many tiles of keys add to dQ of a block of queries before this one."""
+    lead = self.refs.leads[block]
+    return lead - self.tile.block if self.geometry.early_queries_first else self.tile.block - lead
 
   def batch_of(self, ref: Any) -> Any:
     """A global operand's part of this sequence."""
@@ -239,7 +270,7 @@ class _QueryParts:
     program = self.program
     refs, geometry = program.refs, program.geometry
     head, block = program.at(step)
-    rank = program.tile.block - refs.first_keys[block]
+    rank = program.rank(block)
     rows = pl.ds(block * geometry.block_q, geometry.block_q)
     window = refs.d_query.at[program.tile.batch, rows, head]
     source = refs.d_q.at[program.d_q_ring.wait(step)]
@@ -286,13 +317,12 @@ def _consumer(program: _Program) -> None:
   def with_accumulators(d_key: Any, d_value: Any) -> tuple[jax.Array, jax.Array]:
     plgpu.barrier_wait(refs.kv_full)
 
-    for region in reversed(program.regions):
+    for region in program.walk:
 
       def one(step: Any, _: None, masked: bool = region.masked) -> None:
         _step(program, step, d_key, d_value, masked=masked)
 
-      first, end = ((program.end - x) * sizes.group for x in (region.end, region.first))
-      lax.fori_loop(first, end, one, None)
+      lax.fori_loop(region.first * sizes.group, region.end * sizes.group, one, None)
     return d_key[...], d_value[...]
 
   d_key, d_value = pl.run_scoped(
@@ -353,23 +383,24 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
   def scores_and_gradients(scores_acc: Any, d_weights_acc: Any) -> tuple[jax.Array, Any]:
     stage = program.q_ring.wait(step)
     plgpu.wgmma(scores_acc, refs.k.at[keys], compat.transposed_ref(refs.q.at[stage]))
+    # under the product, not after it: shared memory is so busy that these loads took a tenth of
+    # a consumer's time (ncu, H200)
+    stored = along_queries(refs.numbers.at[0], stage)
     d_o_stage = program.d_o_ring.wait(step)
     plgpu.wgmma(d_weights_acc, refs.v.at[keys], compat.transposed_ref(refs.d_o.at[d_o_stage]))
     scores = logits.scores(_settled(scores_acc, in_flight=1))
     seen = _visible(program, step, shape) if masked else None
     if seen is not None:
       scores = jnp.where(seen, scores, jnp.full_like(scores, -jnp.inf))
-    weights = softmax.weights_again(
-      scores, along_queries(refs.numbers.at[0], stage), exponent=logits.exponent
-    )
+    weights = softmax.weights_again(scores, stored, exponent=logits.exponent)
     add_product(
       d_value,
       weights.astype(dtype),
       refs.d_o.at[d_o_stage],
       refs.scratch[0].at[warpgroup] if refs.scratch is not None else None,
     )
-    d_weights = _settled(d_weights_acc, in_flight=1)
     delta = along_queries(refs.numbers.at[1], d_o_stage)
+    d_weights = _settled(d_weights_acc, in_flight=1)
     d_scores = weights * (d_weights - delta)
     slope = logits.slope(scores)
     if slope is not None:

@@ -57,19 +57,6 @@ def _hopper_refusal(
   return found or planned_refusal(one, problem, request.config, device)
 
 
-def _hopper_gradients_refusal(
-  one: Implementation,
-  request: AttentionRequest,
-  problem: AttentionProblem,
-  device: TargetDevice,
-  operands: AttentionOperands,
-) -> Refusal | None:
-  found = _hopper_refusal(one, request, problem, device, operands)
-  if found is None and request.implementation is None:
-    found = Refusal("option", "gradients: this order of their products is not yet proven on a GPU")
-  return found
-
-
 def _portable_refusal(
   one: Implementation,
   request: AttentionRequest,
@@ -281,7 +268,7 @@ FORWARD: tuple[Implementation, ...] = (
   _MOSAIC_GPU_INTERPRET,
 )
 
-_HOPPER_GRADIENTS = {"run": _run_hopper_gradients, "refusal": _hopper_gradients_refusal}
+_HOPPER_GRADIENTS = {"run": _run_hopper_gradients}
 _GRADIENT_FIELDS: dict[str, dict[str, Any]] = {
   "mosaic_gpu": _HOPPER_GRADIENTS,
   "triton": {"run": _run_portable_gradients},

@@ -158,6 +158,7 @@ class TileOrder:
     blocks: int,
     walked_bytes: int,
     grows: bool,
+    at_once: int = 1,
   ) -> "TileOrder":
     """For heads of which `sharing` consecutive ones walk the same `walked_bytes`.
 
@@ -168,9 +169,10 @@ class TileOrder:
       blocks: Blocks of rows of a head.
       walked_bytes: What the programs of one head walk.
       grows: Whether later blocks visit more than earlier ones.
+      at_once: Heads to run together even if what they walk does not fit L2.
     """
     total = batch * heads
-    fitting = max(_L2_BYTES // max(walked_bytes, 1), 1) * sharing
+    fitting = max(_L2_BYTES // max(walked_bytes, 1) * sharing, sharing, at_once)
     group = max((x for x in range(1, total + 1) if total % x == 0 and x <= fitting), default=1)
     return cls(batch, heads, blocks, group, descending=grows)
 
