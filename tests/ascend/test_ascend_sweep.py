@@ -77,7 +77,10 @@ def test_kernel_that_pallas_does_not_lower_is_recorded():
 def test_recorded_plans_are_what_the_compiler_says_today(family):
   """Of two kernels of each family, drawn with a fixed seed."""
   recorded = {
-    row.case: row.outcome for row in rows.read_rows(rows.path_of(family)) if has_verdict(row)
+    row.case: row.outcome
+    for row in rows.read_rows(rows.path_of(family))
+    # a causal tile that does not fit is compiled three times, up to a minute of an idle core
+    if has_verdict(row) and (family != "attention_causal" or row.outcome.outcome == "fits")
   }
   for group in random.Random(0).sample(sweep._groups(recorded), 2):
     for row in sweep.compile_cases(group[:2]):
