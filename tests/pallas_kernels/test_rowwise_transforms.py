@@ -119,7 +119,9 @@ def test_shard_map_with_varying_axes_checked(name, form, rng):
       **options,
     )
   )(x, weight)
-  chex.assert_trees_all_equal(tuple(codes), tuple(run(x, weight, quantize_dtype="int8")))
+  reference.assert_rms_norm_quantize_close(*arrays(*codes, x, weight), dtype="int8")
+  if name != "xla":  # which sums in another order where a device has other rows
+    chex.assert_trees_all_equal(tuple(codes), tuple(run(x, weight, quantize_dtype="int8")))
   if form == "walked":
     return
 
