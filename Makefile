@@ -11,8 +11,8 @@ PYTHON_GPU ?= python3
 ARGS ?=
 # Test processes side by side; "auto" is one for each core.
 PYTEST_WORKERS ?= auto
-# Those of one xdist_group share what they compute, so they go to one process.
-PYTEST_SPREAD = -n $(PYTEST_WORKERS) --dist=loadgroup
+# A file goes to one process: its tests share fixtures and what JAX compiled.
+PYTEST_SPREAD = -n $(PYTEST_WORKERS) --dist=loadfile
 
 VENV = .venv
 VENV_NEWER = .venv-newer

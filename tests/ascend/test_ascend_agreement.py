@@ -22,9 +22,6 @@ from hw_profiles.ascend.needs import compiler_needs
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.rowwise.problem import SwigluProblem
 
-# one process: most tests need the plans of all recorded tiles
-pytestmark = pytest.mark.xdist_group("agreement")
-
 _B3, _950 = get_target("ascend_910b3"), get_target("ascend_950pr")
 # what the issue asks of the verdicts, by the memory that binds
 _LEAST_AGREEMENT = {"L1": 0.98, "L0C": 0.98, "UB": 0.95}

@@ -22,9 +22,6 @@ from hw_profiles.validation.halves import calibration_half
 from hw_profiles.validation.problems import NotComparable, problems
 from hw_profiles.validation.recorded import RECORDED, recorded_error
 
-# one process: nearly every test needs the same comparison of all rows
-pytestmark = pytest.mark.xdist_group("validation")
-
 ROWS = measured.measured_rows()
 OPS = measured.measured_ops()
 PROFILES = hw.list_profiles()
