@@ -1,6 +1,7 @@
 """Where `pallas-bench` starts: flags in, one report out, an exit status."""
 
 # Nothing that takes time is imported here: `main` does it, where an interrupt is caught.
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
 
   Returns:
     0 fine, 1 a check failed, 2 the flags are wrong, or memory or the output has
-    no room for what they ask, 130 interrupted.
+    no room for what they ask, 130 interrupted or told to end.
   """
   try:
     return _main(arguments)
@@ -64,6 +65,11 @@ def _say(message: str) -> None:
     print(f"pallas-bench: {message}", file=sys.stderr)
 
 
+def _terminated(*_: object) -> None:
+  raise KeyboardInterrupt("terminated, nothing written")
+
+
 def run() -> None:
-  """The console script."""
+  """The console script; a request to end is an interrupt, after which nothing is left behind."""
+  signal.signal(signal.SIGTERM, _terminated)
   sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ import concurrent.futures
 import itertools
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -100,8 +101,13 @@ def sweep(family: str, *, sample: int | None, jobs: int) -> None:
       )
 
 
+def _stop(*_: object) -> None:
+  raise SystemExit("terminated: what was compiled is on record")
+
+
 def main() -> None:
-  """The program."""
+  """The program; where it is told to end, the compilers that run come to theirs first."""
+  signal.signal(signal.SIGTERM, _stop)
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   parser.add_argument("--family", action="append", choices=sorted(FAMILIES), help="default: all")
   parser.add_argument("--sample", type=int, help="at most so many kernels of each family")

@@ -1,9 +1,11 @@
 """A wrong result fails the program: status 1, in the row, in words."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -110,3 +112,26 @@ def test_interrupt_writes_nothing(tmp_path, monkeypatch, capsys):
   assert main.main(["--task=run", *FLAGS, f"--output={path}"]) == 130
   assert path.read_text() == "earlier"
   assert "interrupted" in capsys.readouterr().err
+
+
+def test_told_to_end_it_leaves_nothing_behind(tmp_path):
+  """While kernels are being compiled in processes of their own."""
+  command = [sys.executable, "-m", "pallas_kernels.benchmark", "--task=mlir", "--jobs=1"]
+  process = subprocess.Popen(
+    [*command, "--profile=h200_sxm", "--tile=block_m=64,block_n=64,block_k=64"],
+    cwd=ROOT,
+    env={**os.environ, "TMPDIR": str(tmp_path)},
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  for _ in range(1200):
+    if any(tmp_path.iterdir()) or process.poll() is not None:
+      break
+    time.sleep(0.05)
+  assert process.poll() is None
+  process.terminate()
+  _, said = process.communicate(timeout=60)
+  assert process.returncode == main.EXIT_INTERRUPTED
+  assert "terminated, nothing written" in said
+  assert list(tmp_path.iterdir()) == []
