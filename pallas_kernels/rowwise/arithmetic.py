@@ -27,10 +27,16 @@ class Arithmetic(Protocol):
   Attributes:
     branches: Whether a branch is cheaper than what it avoids: in a kernel it is,
       a program of XLA's would be cut in pieces by it.
+    native_exp2: Whether exp2 is one instruction; see `activations.silu`.
   """
 
   @property
   def branches(self) -> bool:
+    """See the class."""
+    ...
+
+  @property
+  def native_exp2(self) -> bool:
     """See the class."""
     ...
 
@@ -42,12 +48,28 @@ class Arithmetic(Protocol):
     """x / y for a number y that the dtype of x holds, rounded the same way."""
     ...
 
+  def divide_within(self, x: jax.Array, y: jax.Array, largest: float) -> jax.Array:
+    """x / y of `divide`, brought into [-largest, largest]; a NaN stays.
+
+    At the ends it may be 1 ulp outside, where it counts for nothing to who
+    rounds it to fewer bits.
+    """
+    ...
+
   def round_even(self, x: jax.Array) -> jax.Array:
     """x rounded to an integer, ties to even."""
     ...
 
   def narrow(self, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """x rounded to `dtype`, to nearest even, and back: a rounding on the way to a result."""
+    ...
+
+  def after(self, x: jax.Array, number: jax.Array) -> jax.Array:
+    """x, which the compiler is to take for something new that there is with `number`.
+
+    What was computed of x before is then not kept in registers for what is computed
+    of it later; a float32 copy of a 16-bit x takes twice its room.
+    """
     ...
 
 
@@ -69,6 +91,8 @@ class XlaArithmetic:
   branches: bool = False
   nearest: bool = True
 
+  native_exp2 = False
+
   def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
     """See `Arithmetic`."""
     quotient = x / jnp.where(x < jnp.inf, y, 1.0)
@@ -80,6 +104,10 @@ class XlaArithmetic:
   def divide_by(self, x: jax.Array, y: float) -> jax.Array:
     """See `Arithmetic`."""
     return self.divide(x, jnp.asarray(y, x.dtype))
+
+  def divide_within(self, x: jax.Array, y: jax.Array, largest: float) -> jax.Array:
+    """See `Arithmetic`."""
+    return _within(self.divide(x, y), largest)
 
   def round_even(self, x: jax.Array) -> jax.Array:
     """See `Arithmetic`."""
@@ -98,6 +126,11 @@ class XlaArithmetic:
     rounded = lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
     return jnp.where(jnp.abs(x) < float(info.smallest_normal), there_and_back, rounded)
 
+  def after(self, x: jax.Array, number: jax.Array) -> jax.Array:
+    """See `Arithmetic`; XLA has no registers to spare."""
+    del number
+    return x
+
 
 @dataclasses.dataclass(frozen=True)
 class PtxArithmetic:
@@ -109,6 +142,8 @@ class PtxArithmetic:
 
   branches: bool = True
 
+  native_exp2 = False
+
   def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
     """See `Arithmetic`."""
     return _instruction("div.rn.f32 $0, $1, $2;", x, jnp.broadcast_to(y, x.shape))
@@ -117,6 +152,10 @@ class PtxArithmetic:
     """See `Arithmetic`."""
     return self.divide(x, jnp.full(x.shape, y, x.dtype))
 
+  def divide_within(self, x: jax.Array, y: jax.Array, largest: float) -> jax.Array:
+    """See `Arithmetic`."""
+    return _within(self.divide(x, y), largest)
+
   def round_even(self, x: jax.Array) -> jax.Array:
     """See `Arithmetic`."""
     return _instruction("cvt.rni.f32.f32 $0, $1;", x)
@@ -124,6 +163,75 @@ class PtxArithmetic:
   def narrow(self, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """See `Arithmetic`."""
     return x.astype(dtype).astype(x.dtype)
+
+  def after(self, x: jax.Array, number: jax.Array) -> jax.Array:
+    """See `Arithmetic`."""
+    del number
+    return x
+
+
+@dataclasses.dataclass(frozen=True)
+class SmArithmetic(PtxArithmetic):
+  """The same on an SM, where what all elements of a row share is computed once.
+
+  div.rn takes 9 instructions and a reciprocal for each element, and beyond a
+  hundred where the numerator is 0, as all masked ones are.
+  """
+
+  native_exp2 = True
+
+  def divide_within(self, x: jax.Array, y: jax.Array, largest: float) -> jax.Array:
+    """See `Arithmetic`: 8 instructions an element.
+
+    With y·2^k = m in [2, 4) it is x·2^k / m. From q0 = x·2^k·r, r the reciprocal of
+    m rounded to nearest, q0 + (x·2^k - q0·m)·r is within 1 ulp, and the same once
+    more rounded to nearest (Markstein). Remainders are exact where x·2^k is above
+    2^-100, and below that all codes are 0; they are taken with the sign that
+    leaves a zero its own. Clamped before: nothing overflows on the way.
+    """
+    mantissa_bits = jnp.int32(23)
+    exponent = lax.shift_right_logical(lax.bitcast_convert_type(y, jnp.int32), mantissa_bits)
+    # the biased exponent of 2^k; that of a subnormal y is 2^127
+    of_power = jnp.minimum(255 - exponent, 254)
+    power = lax.bitcast_convert_type(lax.shift_left(of_power, mantissa_bits), y.dtype)
+    divisor = y * power
+    of_row = (power, divisor, self.divide(jnp.ones_like(divisor), divisor), divisor * largest)
+    return _instruction(_QUOTIENT_WITHIN, x, *(jnp.broadcast_to(one, x.shape) for one in of_row))
+
+  def after(self, x: jax.Array, number: jax.Array) -> jax.Array:
+    """See `Arithmetic`: a move that has `number` for an operand that it does not use."""
+    pack = 4 // x.dtype.itemsize
+    (out,) = plgpu_triton.elementwise_inline_asm(
+      "mov.b32 $0, $1;",
+      args=(x, jnp.broadcast_to(number, x.shape)),
+      constraints=",".join(["=r", "r", *["r"] * pack]),
+      pack=pack,
+      result_shape_dtypes=[jax.ShapeDtypeStruct(x.shape, x.dtype)],
+    )
+    return out
+
+
+# $1 = x, $2 = 2^k, $3 = m, $4 = 1/m, $5 the limit; a, q, e: x·2^k, quotient, remainder
+_QUOTIENT_WITHIN = """{
+  .reg .f32 a, q, e;
+  mul.rn.f32 a, $1, $2;
+  min.NaN.f32 a, a, $5;
+  neg.f32 q, $5;
+  max.NaN.f32 a, a, q;
+  mul.rn.f32 q, a, $4;
+  neg.f32 a, a;
+  fma.rn.f32 e, q, $3, a;
+  neg.f32 e, e;
+  fma.rn.f32 q, e, $4, q;
+  fma.rn.f32 e, q, $3, a;
+  neg.f32 e, e;
+  fma.rn.f32 $0, e, $4, q;
+}"""
+
+
+def _within(x: jax.Array, largest: float) -> jax.Array:
+  """x in [-largest, largest]; the comparisons let NaN pass."""
+  return jnp.where(x > largest, largest, jnp.where(x < -largest, -largest, x))
 
 
 def nearest_quotient(x: jax.Array, y: jax.Array, approximate: jax.Array) -> jax.Array:
@@ -199,8 +307,8 @@ XLA = XlaArithmetic()
 INTERPRETED = XlaArithmetic(branches=True)
 # as people write it: what ours is measured beside
 AS_WRITTEN = XlaArithmetic(nearest=False)
-PTX = PtxArithmetic()
-_compiled = contextvars.ContextVar("compiled", default=PTX)
+SM = SmArithmetic()
+_compiled: contextvars.ContextVar[PtxArithmetic] = contextvars.ContextVar("compiled", default=SM)
 
 
 def in_kernel(*, interpreted: bool) -> Arithmetic:

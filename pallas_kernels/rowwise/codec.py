@@ -1,5 +1,7 @@
 """8-bit codes and their scales: what `reference.quantize_rows` defines, to the bit."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -10,11 +12,18 @@ LARGEST_CODE = {"float8_e4m3fn": 448.0, "int8": 127.0}
 _SMALLEST_SCALE = 2.0**-126
 
 
-def largest_magnitude(values: jax.Array) -> jax.Array:
-  """max |x| over the finite x of the last axis, kept as an axis of 1; 0 where there are none."""
-  magnitude = jnp.abs(values)
-  finite = jnp.where(magnitude < jnp.inf, magnitude, 0.0)
-  return jnp.max(finite, axis=-1, keepdims=True)
+def largest_magnitude(*pieces: jax.Array) -> jax.Array:
+  """max |x| over the finite x of the last axis, kept as an axis of 1; 0 where there are none.
+
+  Args:
+    *pieces: Rows or parts of them, in pieces of one shape.
+  """
+
+  def finite(values: jax.Array) -> jax.Array:
+    magnitude = jnp.abs(values)
+    return jnp.where(magnitude < jnp.inf, magnitude, 0.0)
+
+  return jnp.max(functools.reduce(jnp.maximum, map(finite, pieces)), axis=-1, keepdims=True)
 
 
 def scale_of(amax: jax.Array, dtype: jnp.dtype, arithmetic: Arithmetic) -> jax.Array:
@@ -29,11 +38,9 @@ def encode(
   """saturate(round(values / scale)), rounded to nearest even once.
 
   Clamped before the conversion: a plain one makes NaN of what e4m3 does not
-  reach. The comparisons let NaN pass, which int8 has no code for: it gets 0.
+  reach. NaN passes that, and int8 has no code for it: it gets 0.
   """
-  largest = LARGEST_CODE[dtype.name]
-  x = arithmetic.divide(values, scale)
-  x = jnp.where(x > largest, largest, jnp.where(x < -largest, -largest, x))
+  x = arithmetic.divide_within(values, scale, LARGEST_CODE[dtype.name])
   if dtype == jnp.int8:
     x = arithmetic.round_even(jnp.where(x == x, x, 0.0))
   return x.astype(dtype)

@@ -74,7 +74,8 @@ def assert_swiglu_gradients(d_gate, d_up, gate, up, d_out) -> None:
   as wide; this is for the kernels' own. silu' and silu are made of h = exp(-|x|/2),
   which is off by |x|/2 + 2 units of 2^-24 and enters twice, and of a dozen
   further roundings of terms no larger than σ·(1 + |x|·(1 - σ)); two products
-  follow. Subnormal results may be zero.
+  follow. (In compiled ones of 2^(-x·log2(e)), off by 1.23·|x| + 4, and its sum's
+  inverse root, off by 2.2, which enters twice.) Subnormal results may be zero.
   """
   x, upper, d = (np.asarray(a, np.float64) for a in (gate, up, d_out))
   exact = reference.swiglu_gradients(x, upper, d)

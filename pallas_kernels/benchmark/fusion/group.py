@@ -44,7 +44,8 @@ class ChainGroup:
     tensors = {name: wide(block) for name, block in zip(self.reads, blocks, strict=True)}
 
     def silu() -> None:
-      tensors["T"] = arithmetic.narrow(activations.silu(tensors["G"]), jnp.dtype(self.dtype))
+      t = activations.silu(tensors["G"], native_exp2=arithmetic.native_exp2)
+      tensors["T"] = arithmetic.narrow(t, jnp.dtype(self.dtype))
 
     def multiply() -> None:
       tensors["Z"] = arithmetic.narrow(tensors["T"] * tensors["U"], jnp.dtype(self.dtype))
