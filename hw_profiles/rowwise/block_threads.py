@@ -5,10 +5,13 @@ from hw_profiles.capacity.buffers import Shortfall, larger_first
 from hw_profiles.capacity.residency import LANES_PER_WARP
 from hw_profiles.profile import GpuProfile
 from hw_profiles.rowwise.config import RowConfig
+from hw_profiles.rowwise.tiling import pieces
 
 # Addresses, masks and loop state of a thread, as for any hand-written register tile.
 ADDRESS_REGISTERS = 32
 REGISTER_STEP = 8
+# Each piece is code of its own, some 200 instructions.
+_MOST_PIECES = 16
 # 16 elements a thread are two 16-byte loads of a 16-bit operand.
 _ELEMENTS_PER_WARP = 512
 # On an H200 8 warps are the quickest for rows of 4096 to 16384 columns: 12288 take
@@ -51,12 +54,21 @@ def register_bytes(config: RowConfig, gpu: GpuProfile) -> int:
   return 4 * max(register_limit(config, gpu) - ADDRESS_REGISTERS, 0) * threads(config)
 
 
-def power_of_two_shortfalls(config: RowConfig) -> list[Shortfall]:
-  """Blocks are loaded by Triton, whose arrays have powers of two on each side."""
+def power_of_two_shortfalls(config: RowConfig, *, in_pieces: bool = False) -> list[Shortfall]:
+  """Blocks are loaded by Triton, whose arrays have powers of two on each side.
+
+  Args:
+    config: The tile.
+    in_pieces: Whether the block is that of a kept row: up to 16 equal pieces.
+  """
   found = []
   for name in ("block_rows", "block_cols"):
     value = getattr(config, name)
-    if value & (value - 1):
+    if in_pieces and name == "block_cols":
+      if pieces(value).count > _MOST_PIECES:
+        statement = f"a kept row is at most {_MOST_PIECES} times a power of two wide"
+        found.append(Shortfall("shape", "tile shape", (name,), statement))
+    elif value & (value - 1):
       found.append(Shortfall("shape", "tile shape", (name,), "Triton's blocks are powers of two"))
   count = warps(config)
   if count & (count - 1):

@@ -24,7 +24,9 @@ class RowConfig:
 
   Attributes:
     block_rows: Rows of a block.
-    block_cols: Columns of a block.
+    block_cols: Columns of a block. On an SM a power of two, or up to 16 times one
+      where it holds the row: 11264 is eleven pieces of 1024, and 11008 columns
+      mask 256 lanes there, in 16384 they mask 5376.
     num_stages: Blocks in flight where a program walks several: shared-memory
       stages on an SM, UB buffers of a queue on Ascend. 1 means no overlap of
       copy and compute.

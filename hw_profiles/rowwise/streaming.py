@@ -101,7 +101,10 @@ def shortfalls(problem: RowProblem, config: RowConfig, gpu: GpuProfile) -> tuple
   """Triton's and the split's rules, then shared memory, threads and registers."""
   op = row_op(problem)
   tiling = row_tiling(problem, config, op)
-  found = [*power_of_two_shortfalls(config), *split_shortfalls(problem, config)]
+  found = [
+    *power_of_two_shortfalls(config, in_pieces=tiling.form == "kept"),
+    *split_shortfalls(problem, config),
+  ]
   needed = _shared_bytes(config, op, tiling)
   blocks = larger_first(block_cols=config.block_cols, block_rows=config.block_rows)
   if needed > gpu.max_shared_bytes_per_block:

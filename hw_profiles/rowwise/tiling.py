@@ -54,6 +54,20 @@ class RowTiling:
     return 2 if self.form == "walked_twice" else 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+  """What a kept row's block is computed in: `count` pieces of `columns` = 2^i each."""
+
+  count: int
+  columns: int
+
+
+def pieces(block_cols: int) -> Pieces:
+  """The fewest equal pieces of 2^i columns that make a block."""
+  columns = block_cols & -block_cols
+  return Pieces(block_cols // columns, columns)
+
+
 def num_splits(problem: RowProblem, config: RowConfig) -> int:
   """The config's, else the problem's, else 1."""
   if config.num_splits is not None:

@@ -10,6 +10,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu_triton
 
+from hw_profiles.rowwise.tiling import pieces
 from pallas_kernels.portable_support import in_bounds
 
 # Beyond this the lowering's 32-bit offsets of an array of 1-byte elements wrap:
@@ -127,6 +128,28 @@ def as_kernel(body: Callable[..., None], *, interpret: bool) -> Callable[..., No
     lax.fori_loop(jnp.int32(0), jnp.int32(1), step, ())
 
   return kernel
+
+
+def kept_pieces(rows: int, columns: int, block_cols: int) -> list[Window]:
+  """The windows of a block that holds whole rows, each of 2^i columns, all of one size.
+
+  The last one alone is masked; those beyond the last column are left out.
+
+  Args:
+    rows: Of the block.
+    columns: Of the rows.
+    block_cols: Of the block, at least `columns`.
+  """
+  width = pieces(block_cols).columns
+  return [
+    Window(
+      rows,
+      width,
+      first_column=start if columns > width else None,
+      columns_left=columns - start if columns < start + width else None,
+    )
+    for start in range(0, columns, width)
+  ]
 
 
 def left(extent: int, start: Any, block: int) -> Any:

@@ -15,7 +15,10 @@ that is outside of [2^-60, 2^100] its power is 1 and the largest magnitude, a
 reduction that everything else would wait for, is not needed.
 """
 
+import functools
 import math
+import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -75,22 +78,23 @@ def _power(largest: jax.Array, *, inverse: bool = False) -> jax.Array:
   return lax.bitcast_convert_type(lax.shift_left(exponent, shift), largest.dtype)
 
 
-def square_sum(x: jax.Array, *, eps: float, arithmetic: Arithmetic) -> SquareSum:
+def square_sum(pieces: Sequence[jax.Array], *, eps: float, arithmetic: Arithmetic) -> SquareSum:
   """The squares of the last axis, kept as an axis of 1.
 
   Args:
-    x: Rows or parts of them.
+    pieces: Rows or parts of them, in pieces of one shape, which are added up
+      before the axis is.
     eps: What is added to the mean: beside 2^-60 and more, squares that vanish
       count for nothing, however small the sum is.
     arithmetic: Whether a kernel may choose between two ways.
   """
 
   def scaled() -> SquareSum:
-    return _scaled_square_sum(x)
+    return _scaled_square_sum(pieces)
 
   if not arithmetic.branches:
     return scaled()
-  total = jnp.sum(x * x, axis=-1, keepdims=True)
+  total = _sum_of_squares(pieces)
   smallest = 0.0 if eps >= _SMALLEST_PLAIN else _SMALLEST_PLAIN
   plain = (total >= smallest) & (total <= _LARGEST_PLAIN)
   # a choice, not a constant: inside shard_map it varies as the other branch's does
@@ -99,11 +103,16 @@ def square_sum(x: jax.Array, *, eps: float, arithmetic: Arithmetic) -> SquareSum
   return lax.cond(every, lambda: SquareSum(largest, total), scaled)
 
 
-def _scaled_square_sum(x: jax.Array) -> SquareSum:
+def _sum_of_squares(pieces: Sequence[jax.Array]) -> jax.Array:
+  return jnp.sum(functools.reduce(operator.add, [x * x for x in pieces]), axis=-1, keepdims=True)
+
+
+def _scaled_square_sum(pieces: Sequence[jax.Array]) -> SquareSum:
   """`square_sum` of any values."""
-  largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
-  scaled = x * _power(largest)
-  return SquareSum(largest, jnp.sum(scaled * scaled, axis=-1, keepdims=True))
+  magnitudes = functools.reduce(jnp.maximum, map(jnp.abs, pieces))
+  largest = jnp.max(magnitudes, axis=-1, keepdims=True)
+  power = _power(largest)
+  return SquareSum(largest, _sum_of_squares([x * power for x in pieces]))
 
 
 def merge(first: SquareSum, second: SquareSum) -> SquareSum:

@@ -1,15 +1,17 @@
 """The gradient of rms_norm as plain `pl.pallas_call`s with explicit BlockSpecs.
 
-Rows that a block holds: one launch reads x and d_y once, writes d_x and, for
-each program, the sum of d_y·n over its rows; a second adds these partial sums
-up, in an order that is fixed by their number alone. Longer rows: a launch for
-the two sums of each row, then the same two, column block by column block.
+Rows that a block holds: one launch reads x and d_y once, a block of rows while
+the one before is computed, and writes d_x and, for each program, the sum of
+d_y·n over its rows; a second adds these partial sums up, in an order that is
+fixed by their number alone. Longer rows: a launch for the two sums of each row,
+then the same two, column block by column block.
 
 Runs interpreted anywhere, and compiles for NVIDIA GPUs through Triton.
 """
 
 import dataclasses
 import functools
+import operator
 from typing import Any
 
 import jax
@@ -23,19 +25,27 @@ from pallas_kernels import sharding
 from pallas_kernels.dtypes import round_once
 from pallas_kernels.rowwise import inverse_rms
 from pallas_kernels.rowwise.arithmetic import Arithmetic, in_kernel
-from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, left, unravel
+from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, kept_pieces, left, unravel
 from pallas_kernels.rowwise.inverse_rms import InverseRms, SquareSum
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 from pallas_kernels.rowwise.specs import wide
 
-# Programs for each core, at most: enough that loads of one hide the reductions
-# of another, and few partial sums to write and add up.
-_PROGRAMS_PER_CORE = 2
-# The longest row in registers: x, d_y, weight and the partial sum, 16 elements
-# of each for 1024 threads.
+# The longest row in registers: x, d_y, weight and the partial sum, 32 elements of
+# each for 512 threads.
 _LONGEST_KEPT = 16384
+# Rows up to here are one piece, several rows of short ones a block.
+_ONE_PIECE = 4096
 _WALKED_COLUMNS = 2048
-_ELEMENTS_PER_WARP = 512
+# Elements of a thread that are loaded while it computes. With as many of its block's it
+# has 128 registers in use: x and d_y of both are 2 for each pair, the partial sums another
+# 2, the weights 1. An SM then has 48 KiB under way, and 33 keep an H200's memory busy.
+_MOST_AHEAD = 24
+# Elements of a thread's 16-byte load.
+_LOADED_AT_ONCE = 8
+_LANES = 32
+# With 128 registers a thread an SM holds 16 warps. Loads are under way while they
+# compute, so that more would only mean more partial sums to write and add up.
+_WARPS_PER_CORE = 16
 _MOST_WARPS = 16
 # A merging program's columns are 128 B of float32; it takes so many partial
 # sums at once.
@@ -45,18 +55,26 @@ _MERGING_WARPS = 8
 
 
 def default_config(*, rows: int, columns: int) -> RowConfig:
-  """Whole rows where they fit, several of short ones."""
-  block_cols = pl.next_power_of_2(columns)
-  if block_cols > _LONGEST_KEPT:
+  """Whole rows where they fit, in pieces of a load a thread each; several of short ones."""
+  if columns > _LONGEST_KEPT:
     return RowConfig(1, _WALKED_COLUMNS, 1, num_warps=4)
-  block_rows = min(max(1, 2048 // block_cols), pl.next_power_of_2(rows))
-  return RowConfig(block_rows, block_cols, 1, num_warps=_warps(block_rows * block_cols))
+  if columns <= _ONE_PIECE:
+    block_cols = pl.next_power_of_2(columns)
+    block_rows = min(max(1, 2048 // block_cols), pl.next_power_of_2(rows))
+    return RowConfig(block_rows, block_cols, 1, num_warps=_warps(block_rows * block_cols))
+  piece = _MOST_WARPS * _LANES * _LOADED_AT_ONCE
+  if columns * 2 <= _MOST_WARPS * _LANES * _MOST_AHEAD:
+    piece //= 2
+  return RowConfig(1, pl.cdiv(columns, piece) * piece, 1, num_warps=_MOST_WARPS)
 
 
 def _warps(elements: int) -> int:
-  wanted = pl.next_power_of_2(pl.cdiv(elements, _ELEMENTS_PER_WARP))
-  # 16 elements a thread of the longest rows
-  return min(wanted, _MOST_WARPS if elements < _LONGEST_KEPT else 32)
+  wanted = pl.next_power_of_2(pl.cdiv(elements, 2 * _LANES * _LOADED_AT_ONCE))
+  return min(wanted, _MOST_WARPS)
+
+
+def _warps_of(config: RowConfig) -> int:
+  return config.num_warps or _warps(config.block_rows * config.block_cols)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +88,7 @@ class _Tiles:
     block_rows: Rows of a block.
     block_cols: Columns of a block.
     programs: Programs for each group and column block, each with consecutive rows.
+    ahead: Blocks of rows that are loaded while one is computed.
   """
 
   groups: int
@@ -78,6 +97,7 @@ class _Tiles:
   block_rows: int
   block_cols: int
   programs: int
+  ahead: int
 
   @property
   def row_blocks(self) -> int:
@@ -106,73 +126,142 @@ class _Tiles:
     group, chunk, column = unravel(program, self.groups, self.programs, self.column_blocks)
     return group, chunk, column
 
+  def pieces(self, column: Any) -> list[Window]:
+    """A column block in pieces of 2^i columns, as far as there are columns in them."""
+    if self.column_blocks > 1:
+      start = column * self.block_cols
+      return [
+        Window(
+          self.block_rows,
+          self.block_cols,
+          columns_left=left(self.columns, start, self.block_cols),
+        )
+      ]
+    return kept_pieces(self.block_rows, self.columns, self.block_cols)
+
 
 def _make_tiles(shape: tuple[int, ...], config: RowConfig, cores: int) -> _Tiles:
   groups, rows, columns = shape
+  warps = _warps_of(config)
   blocks = pl.cdiv(rows, config.block_rows)
   column_blocks = pl.cdiv(columns, config.block_cols)
-  wanted = max(1, _PROGRAMS_PER_CORE * cores // (groups * column_blocks))
+  programs_per_core = max(1, _WARPS_PER_CORE // warps)
+  wanted = max(1, programs_per_core * cores // (groups * column_blocks))
   steps = pl.cdiv(blocks, min(blocks, wanted))
   # so that no program is without rows
   programs = pl.cdiv(blocks, steps)
-  return _Tiles(groups, rows, columns, config.block_rows, config.block_cols, programs)
+  ahead = _MOST_AHEAD * warps * _LANES // (config.block_rows * config.block_cols)
+  return _Tiles(groups, rows, columns, config.block_rows, config.block_cols, programs, ahead)
 
 
 def _mean(products: jax.Array, columns: int) -> jax.Array:
   return jnp.sum(products, axis=-1, keepdims=True) * (1.0 / columns)
 
 
-def _main_body(
-  program: Any,
-  *refs: Any,
-  spec: RmsNormGradient,
-  tiles: _Tiles,
-  exact: Arithmetic,
-  has_d_sum: bool,
-  has_numbers: bool,
-) -> None:
-  """d_x of a program's rows, or of a column block of them, and the partial sum of d_weight."""
-  taken = iter(refs)
-  x_ref, d_out_ref, weight_ref = (next(taken) for _ in range(3))
-  d_sum_ref = next(taken) if has_d_sum else None
-  number_refs = tuple(next(taken) for _ in range(3)) if has_numbers else ()
-  d_x_ref, partial_ref = taken
-  _, chunk, column = tiles.place(program)
-  columns_left = left(tiles.columns, column * tiles.block_cols, tiles.block_cols)
-  window = Window(tiles.block_rows, tiles.block_cols, columns_left=columns_left)
-  weight = window.load(weight_ref)
-  first_row = chunk * tiles.chunk
+class _Program:
+  """What one program of the main kernel loads, computes and stores, block by block of its rows.
 
-  def add_block(step: Any, total: jax.Array) -> jax.Array:
+  Attributes:
+    ahead: Blocks that are loaded while one is computed.
+  """
+
+  def __init__(
+    self,
+    program: Any,
+    refs: tuple[Any, ...],
+    *,
+    spec: RmsNormGradient,
+    tiles: _Tiles,
+    exact: Arithmetic,
+    has_d_sum: bool,
+    has_numbers: bool,
+  ) -> None:
+    taken = iter(refs)
+    self.x, self.d_out, weight = (next(taken) for _ in range(3))
+    self.d_sum = next(taken) if has_d_sum else None
+    self.numbers = tuple(next(taken) for _ in range(3)) if has_numbers else ()
+    self.d_x, self.partial = taken
+    self.spec, self.tiles, self.exact = spec, tiles, exact
+    _, chunk, column = tiles.place(program)
+    self.first_row = chunk * tiles.chunk
+    self.pieces = tiles.pieces(column)
+    self.weights = [piece.load(weight) for piece in self.pieces]
+    # no further than there are blocks
+    self.ahead = min(tiles.ahead, tiles.steps - 1)
+
+  def windows(self, step: Any) -> list[Window]:
+    """The pieces of a block of rows; of one that the program does not have: no rows."""
+    tiles = self.tiles
     start = step * tiles.block_rows
     rows_left = None
-    if tiles.rows % tiles.block_rows or tiles.rows % tiles.chunk:
-      rows_left = tiles.rows - first_row - start
-    block = dataclasses.replace(window, first_row=start, rows_left=rows_left)
-    values, d_out = wide(block.load(x_ref)), block.load(d_out_ref)
-    if number_refs:
-      power, factor, mean = (block.load_per_row(ref) for ref in number_refs)
+    if self.ahead or tiles.rows % tiles.block_rows or tiles.rows % tiles.chunk:
+      rows_left = jnp.minimum(tiles.rows - self.first_row, tiles.chunk) - start
+    return [
+      dataclasses.replace(piece, first_row=start, rows_left=rows_left) for piece in self.pieces
+    ]
+
+  def load(self, step: Any) -> tuple[jax.Array, ...]:
+    """x, then d_y, as they are stored."""
+    windows = self.windows(step)
+    return tuple(window.load(ref) for ref in (self.x, self.d_out) for window in windows)
+
+  def add_block(
+    self, step: Any, loaded: tuple[jax.Array, ...], totals: tuple[jax.Array, ...]
+  ) -> tuple[jax.Array, ...]:
+    """Stores d_x of a block; the totals of d_y·n with it."""
+    spec, columns = self.spec, self.tiles.columns
+    windows = self.windows(step)
+    xs, d_outs = loaded[: len(windows)], loaded[len(windows) :]
+    if self.numbers:
+      power, factor, mean = (windows[0].load_per_row(ref) for ref in self.numbers)
       inverse = InverseRms(power, factor)
     else:
-      inverse = spec.inverse_of(spec.squares(values, exact), columns=tiles.columns)
-    normalised = inverse.normalise(values)
-    g = spec.scaled(d_out, weight)
-    if not number_refs:
-      mean = _mean(g * normalised, tiles.columns)
-    d_sum = None if d_sum_ref is None else block.load(d_sum_ref)
-    block.store(d_x_ref, spec.d_x(g, normalised, mean, inverse, d_sum))
-    product = wide(d_out) * normalised
-    if rows_left is not None:
-      # rows that are not there: 0·inf where eps = 0
-      inside = lax.broadcasted_iota(jnp.int32, (tiles.block_rows, 1), 0) < rows_left
-      product = jnp.where(inside, product, 0.0)
-    return total + product
+      squares = spec.squares([wide(x) for x in xs], self.exact)
+      inverse = spec.inverse_of(squares, columns=columns)
+      if windows[0].rows_left is not None:
+        # of rows that are not there: their 0 times infinity, where eps = 0, is no 0
+        inside = lax.broadcasted_iota(jnp.int32, (windows[0].rows, 1), 0) < windows[0].rows_left
+        inverse = inverse._replace(factor=jnp.where(inside, inverse.factor, 0.0))
+      xs = tuple(self.exact.after(x, inverse.factor) for x in xs)
+      products = [
+        spec.scaled(d_out, weight) * inverse.normalise(wide(x))
+        for x, d_out, weight in zip(xs, d_outs, self.weights, strict=True)
+      ]
+      mean = _mean(functools.reduce(operator.add, products), columns)
+      xs, d_outs = (tuple(self.exact.after(x, mean) for x in these) for these in (xs, d_outs))
+    found = []
+    for window, x, d_out, weight, total in zip(
+      windows, xs, d_outs, self.weights, totals, strict=True
+    ):
+      normalised = inverse.normalise(wide(x))
+      d_sum = None if self.d_sum is None else window.load(self.d_sum)
+      d_x = spec.d_x(spec.scaled(d_out, weight), normalised, mean, inverse, d_sum)
+      window.store(self.d_x, d_x)
+      found.append(total + wide(d_out) * normalised)
+    return tuple(found)
 
-  total = add_block(jnp.int32(0), jnp.zeros((tiles.block_rows, tiles.block_cols), jnp.float32))
-  if tiles.steps > 1:
-    total = lax.fori_loop(jnp.int32(1), jnp.int32(tiles.steps), add_block, total)
-  partial = jnp.sum(total, axis=0, keepdims=True)
-  dataclasses.replace(window, rows=1).store(partial_ref, round_once(partial, partial_ref.dtype))
+  def run(self) -> None:
+    """All blocks, and the partial sum of d_weight."""
+    steps = self.tiles.steps
+    totals = tuple(jnp.zeros((piece.rows, piece.columns), jnp.float32) for piece in self.pieces)
+
+    def step_of(step: Any, carry: Any) -> Any:
+      loaded, totals = carry
+      queue = (*loaded, self.load(step + self.ahead))
+      return queue[1:], self.add_block(step, queue[0], totals)
+
+    loaded = tuple(self.load(jnp.int32(step)) for step in range(self.ahead))
+    _, totals = lax.fori_loop(jnp.int32(0), jnp.int32(steps), step_of, (loaded, totals))
+    for piece, total in zip(self.pieces, totals, strict=True):
+      partial = jnp.sum(total, axis=0, keepdims=True)
+      dataclasses.replace(piece, rows=1).store(
+        self.partial, round_once(partial, self.partial.dtype)
+      )
+
+
+def _main_body(program: Any, *refs: Any, **parts: Any) -> None:
+  """d_x of a program's rows, or of a column block of them, and the partial sum of d_weight."""
+  _Program(program, refs, **parts).run()
 
 
 def _numbers_body(
@@ -197,7 +286,7 @@ def _numbers_body(
     return dataclasses.replace(block, first_column=start, columns_left=limit)
 
   def squares(step: Any) -> SquareSum:
-    return spec.squares(wide(window(step).load(x_ref)), exact)
+    return spec.squares((wide(window(step).load(x_ref)),), exact)
 
   def add_squares(step: Any, carry: SquareSum) -> SquareSum:
     return inverse_rms.merge(carry, squares(step))
@@ -299,11 +388,10 @@ def run(
 
 
 def _params(config: RowConfig, *, interpret: bool) -> Any:
-  warps = config.num_warps or _warps(config.block_rows * config.block_cols)
   return (
     None
     if interpret
-    else plgpu_triton.CompilerParams(num_warps=warps, num_stages=config.num_stages)
+    else plgpu_triton.CompilerParams(num_warps=_warps_of(config), num_stages=config.num_stages)
   )
 
 

@@ -3,7 +3,8 @@
 The tile says which of three forms runs; `hw_profiles.row_tiling` has their names:
 
     kept            a program loads its rows once, keeps them in registers,
-                    reduces them and stores the results
+                    reduces them and stores the results, in pieces of 2^i
+                    columns, of which the last one alone is masked
     walked twice    it walks the rows once for each round of statistics and once
                     more to store the results, a block at a time
     split           a program for each segment of the rows: a launch for each
@@ -16,7 +17,7 @@ Runs interpreted anywhere, and compiles for NVIDIA GPUs through Triton.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -30,8 +31,8 @@ from hw_profiles.rowwise.block_threads import warps
 from hw_profiles.rowwise.tiling import row_tiling
 from pallas_kernels import sharding
 from pallas_kernels.rowwise import arithmetic
-from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, left, unravel
-from pallas_kernels.rowwise.specs import Blocks, RowSpec
+from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, kept_pieces, left, unravel
+from pallas_kernels.rowwise.specs import Blocks, Part, RowSpec
 
 # Partial statistics that a program asks for at once before it merges them.
 _MERGED_AT_ONCE = 16
@@ -72,9 +73,8 @@ class _Tiles:
 class _Rows:
   """One program's rows: what it loads and walks."""
 
-  def __init__(self, tiles: _Tiles, program: Any, *, kept: bool) -> None:
+  def __init__(self, tiles: _Tiles, program: Any) -> None:
     self.tiles = tiles
-    self.kept = kept
     _, row_block, self.segment = tiles.place(program)
     self.block = Window(
       tiles.block_rows,
@@ -82,12 +82,17 @@ class _Rows:
       rows_left=left(tiles.rows, row_block * tiles.block_rows, tiles.block_rows),
     )
 
+  def pieces(self) -> list[Window]:
+    """Those of a kept row, as far as there are columns in them."""
+    tiles = self.tiles
+    return [
+      dataclasses.replace(piece, rows_left=self.block.rows_left)
+      for piece in kept_pieces(tiles.block_rows, tiles.columns, tiles.block_cols)
+    ]
+
   def window(self, step: Any) -> Window:
     """The block of one step."""
     tiles = self.tiles
-    if self.kept:
-      limit = tiles.columns if tiles.columns != tiles.block_cols else None
-      return dataclasses.replace(self.block, columns_left=limit)
     start = self.segment * tiles.segment + step * tiles.block_cols
     limit = None
     if tiles.segments > 1:
@@ -176,34 +181,43 @@ def _body(
   """
   refs = unflatten(flat)
   exact = arithmetic.in_kernel(interpreted=interpreted)
-  rows = _Rows(tiles, program, kept=kept)
+  rows = _Rows(tiles, program)
   settle = functools.partial(spec.settle, columns=tiles.columns, arithmetic=exact)
   settled = [
     settle(index, _merged(spec, index, partial, rows))
     for index, partial in enumerate(refs.partials)
   ]
 
-  def load(window: Window, *, storing_sums: bool) -> tuple[jax.Array, Blocks]:
-    values, sums = spec.values(tuple(window.load(ref) for ref in refs.matrices), exact)
-    if storing_sums:
-      for ref, block in zip(refs.sums, sums, strict=True):
+  def load(windows: Sequence[Window], *, storing_sums: bool) -> list[Part]:
+    # every load before the first store, which no load is moved across
+    blocks = [tuple(window.load(ref) for ref in refs.matrices) for window in windows]
+    weights = [tuple(window.load(ref) for ref in refs.weights) for window in windows]
+    found = []
+    for window, block, weight in zip(windows, blocks, weights, strict=True):
+      values, sums = spec.values(block, exact)
+      if storing_sums:
+        for ref, summed in zip(refs.sums, sums, strict=True):
+          window.store(ref, summed)
+      found.append(Part(values, weight))
+    return found
+
+  def finish(windows: Sequence[Window], parts: Sequence[Part]) -> None:
+    for window, part in zip(windows, parts, strict=True):
+      for ref, block in zip(refs.outs, spec.finish(part, settled, exact), strict=True):
         window.store(ref, block)
-    return values, tuple(window.load(ref) for ref in refs.weights)
 
   if kept:
-    window = rows.window(0)
-    values, weights = load(window, storing_sums=True)
+    windows = rows.pieces()
+    parts = load(windows, storing_sums=True)
     for index in rounds:
-      settled.append(settle(index, spec.reduce(values, weights, settled, exact)))
-    for ref, block in zip(refs.outs, spec.finish(values, weights, settled, exact), strict=True):
-      window.store(ref, block)
+      settled.append(settle(index, spec.reduce(parts, settled, exact)))
+    finish(windows, parts)
   else:
     for index in rounds:
       known = tuple(settled)
 
       def part(window: Window, known: Any = known, *, first: bool = index == 0) -> Blocks:
-        values, weights = load(window, storing_sums=first)
-        return spec.reduce(values, weights, known, exact)
+        return spec.reduce(load((window,), storing_sums=first), known, exact)
 
       def merge(window: Window, carry: Blocks, index: int = index, part: Any = part) -> Blocks:
         return spec.merge(index, carry, part(window))
@@ -218,9 +232,7 @@ def _body(
       return
 
     def write(window: Window, carry: Any = ()) -> Any:
-      values, weights = load(window, storing_sums=False)
-      for ref, block in zip(refs.outs, spec.finish(values, weights, settled, exact), strict=True):
-        window.store(ref, block)
+      finish((window,), load((window,), storing_sums=False))
       return carry
 
     rows.walk(write, lambda window: write(window))

@@ -1,6 +1,7 @@
 """The gradient of rms_norm: its formulas, shared by XLA and the kernels."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,9 +35,9 @@ class RmsNormGradient:
   dtype: jnp.dtype
   weight_dtype: jnp.dtype
 
-  def squares(self, x: jax.Array, exact: Arithmetic) -> SquareSum:
-    """Of rows of float32 x, or of parts of them; masked elements are 0."""
-    return square_sum(x, eps=self.eps, arithmetic=exact)
+  def squares(self, pieces: Sequence[jax.Array], exact: Arithmetic) -> SquareSum:
+    """Of rows of float32 x, or of parts of them, in pieces; masked elements are 0."""
+    return square_sum(pieces, eps=self.eps, arithmetic=exact)
 
   def inverse_of(self, squares: Any, *, columns: int) -> InverseRms:
     """r from the squares of whole rows."""
@@ -71,7 +72,7 @@ def xla(
 ) -> tuple[jax.Array, jax.Array]:
   """Both gradients by XLA: [groups, rows, columns], and [groups, 1, columns]."""
   values = wide(x)
-  inverse = spec.inverse_of(spec.squares(values, arithmetic.XLA), columns=x.shape[-1])
+  inverse = spec.inverse_of(spec.squares((values,), arithmetic.XLA), columns=x.shape[-1])
   normalised = inverse.normalise(values)
   g = spec.scaled(d_out.astype(values.dtype), weight)
   mean = jnp.sum(g * normalised, axis=-1, keepdims=True) * (1.0 / x.shape[-1])

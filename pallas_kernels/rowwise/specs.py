@@ -11,7 +11,7 @@ last; what there is one of for each row is an axis of 1.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,18 @@ from pallas_kernels.rowwise import codec, inverse_rms
 from pallas_kernels.rowwise.arithmetic import Arithmetic
 
 Blocks = tuple[jax.Array, ...]
+
+
+class Part(NamedTuple):
+  """A block of rows, or a piece of one.
+
+  Attributes:
+    values: What the row is made of, float32; masked elements are 0.
+    weights: The blocks of the weights that belong to it.
+  """
+
+  values: jax.Array
+  weights: Blocks
 
 
 def wide(x: jax.Array) -> jax.Array:
@@ -87,9 +99,9 @@ class RowSpec(Spec, Protocol):
     ...
 
   def reduce(
-    self, values: jax.Array, weights: Blocks, settled: Sequence[Any], arithmetic: Arithmetic
+    self, pieces: Sequence[Part], settled: Sequence[Any], arithmetic: Arithmetic
   ) -> Blocks:
-    """The statistics of a part in the round that follows `settled`; masked elements are 0."""
+    """The statistics of pieces of one shape in the round that follows `settled`."""
     ...
 
   def merge(self, round_index: int, first: Blocks, second: Blocks) -> Blocks:
@@ -102,9 +114,7 @@ class RowSpec(Spec, Protocol):
     """What the round is for, from the statistics of the whole row."""
     ...
 
-  def finish(
-    self, values: jax.Array, weights: Blocks, settled: Sequence[Any], arithmetic: Arithmetic
-  ) -> Blocks:
+  def finish(self, part: Part, settled: Sequence[Any], arithmetic: Arithmetic) -> Blocks:
     """The blocks of the results."""
     ...
 
@@ -113,8 +123,8 @@ class RowSpec(Spec, Protocol):
     ...
 
 
-def _silu_product(gate: jax.Array, up: jax.Array) -> jax.Array:
-  return activations.silu(wide(gate)) * wide(up)
+def _silu_product(gate: jax.Array, up: jax.Array, arithmetic: Arithmetic) -> jax.Array:
+  return activations.silu(wide(gate), native_exp2=arithmetic.native_exp2) * wide(up)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +147,8 @@ class Swiglu:
     """See `ElementSpec`."""
     del per_row
     gate, up = blocks
-    activated = arithmetic.narrow(activations.silu(wide(gate)), self.intermediate_dtype)
+    activated = activations.silu(wide(gate), native_exp2=arithmetic.native_exp2)
+    activated = arithmetic.narrow(activated, self.intermediate_dtype)
     return (round_once(activated * wide(up), self.out_dtype),)
 
 
@@ -158,11 +169,11 @@ class SwigluGradient:
 
   def apply(self, blocks: Blocks, per_row: Blocks, arithmetic: Arithmetic) -> Blocks:
     """See `ElementSpec`; gate, up and d_out come in."""
-    del per_row, arithmetic
+    del per_row
     gate, up, d_out = blocks
     x, upper = wide(gate), wide(up)
     gradient = d_out.astype(x.dtype)
-    activated, slope = activations.silu_with_grad(x)
+    activated, slope = activations.silu_with_grad(x, native_exp2=arithmetic.native_exp2)
     d_gate = gradient * upper * slope
     d_up = gradient * activated
     return round_once(d_gate, self.dtype), round_once(d_up, self.dtype)
@@ -187,8 +198,9 @@ class SwigluCodes:
 
   def apply(self, blocks: Blocks, per_row: Blocks, arithmetic: Arithmetic) -> Blocks:
     """See `ElementSpec`."""
-    (scale,) = per_row
-    return (codec.encode(_silu_product(*blocks), scale, self.code_dtype, arithmetic),)
+    (scale,), (gate, up) = per_row, blocks
+    product = _silu_product(gate, up, arithmetic)
+    return (codec.encode(product, scale, self.code_dtype, arithmetic),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,15 +232,17 @@ class RowCodes:
 
   def values(self, blocks: Blocks, arithmetic: Arithmetic) -> tuple[jax.Array, Blocks]:
     """See `RowSpec`, as all others here."""
-    del arithmetic
-    return (_silu_product(*blocks) if self.swiglu else wide(blocks[0])), ()
+    if not self.swiglu:
+      return wide(blocks[0]), ()
+    gate, up = blocks
+    return _silu_product(gate, up, arithmetic), ()
 
   def reduce(
-    self, values: jax.Array, weights: Blocks, settled: Sequence[Any], arithmetic: Arithmetic
+    self, pieces: Sequence[Part], settled: Sequence[Any], arithmetic: Arithmetic
   ) -> Blocks:
     """The largest magnitude."""
-    del weights, settled, arithmetic
-    return (codec.largest_magnitude(values),)
+    del settled, arithmetic
+    return (codec.largest_magnitude(*(part.values for part in pieces)),)
 
   def merge(self, round_index: int, first: Blocks, second: Blocks) -> Blocks:
     """The larger."""
@@ -242,12 +256,9 @@ class RowCodes:
     del round_index, columns
     return codec.scale_of(statistics[0], self.code_dtype, arithmetic)
 
-  def finish(
-    self, values: jax.Array, weights: Blocks, settled: Sequence[Any], arithmetic: Arithmetic
-  ) -> Blocks:
+  def finish(self, part: Part, settled: Sequence[Any], arithmetic: Arithmetic) -> Blocks:
     """The codes."""
-    del weights
-    return (codec.encode(values, settled[0], self.code_dtype, arithmetic),)
+    return (codec.encode(part.values, settled[0], self.code_dtype, arithmetic),)
 
   def row_results(self, settled: Sequence[Any]) -> Blocks:
     """The scale, float32."""
@@ -323,21 +334,21 @@ class RmsNorm:
     summed = arithmetic.narrow(wide(blocks[0]) + wide(blocks[1]), self.sum_dtype)
     return summed, (summed.astype(self.sum_dtype),)
 
-  def _result(
-    self, values: jax.Array, weights: Blocks, inverse: Any, arithmetic: Arithmetic
-  ) -> jax.Array:
-    normalised = inverse.normalise(values)
+  def _result(self, part: Part, inverse: Any, arithmetic: Arithmetic) -> jax.Array:
+    normalised = inverse.normalise(part.values)
     if self.normalised_dtype is not None:
       normalised = arithmetic.narrow(normalised, self.normalised_dtype)
-    return normalised * weight_of(weights[0], self.weight_offset, values.dtype)
+    return normalised * weight_of(part.weights[0], self.weight_offset, normalised.dtype)
 
   def reduce(
-    self, values: jax.Array, weights: Blocks, settled: Sequence[Any], arithmetic: Arithmetic
+    self, pieces: Sequence[Part], settled: Sequence[Any], arithmetic: Arithmetic
   ) -> Blocks:
     """A sum of squares, then the largest result."""
     if not settled:
+      values = [part.values for part in pieces]
       return tuple(inverse_rms.square_sum(values, eps=self.eps, arithmetic=arithmetic))
-    return (codec.largest_magnitude(self._result(values, weights, settled[0], arithmetic)),)
+    results = (self._result(part, settled[0], arithmetic) for part in pieces)
+    return (codec.largest_magnitude(*results),)
 
   def merge(self, round_index: int, first: Blocks, second: Blocks) -> Blocks:
     """The sum of the sums, the larger of the largest."""
@@ -354,11 +365,9 @@ class RmsNorm:
       return inverse_rms.inverse_rms(squares, columns=columns, eps=self.eps)
     return codec.scale_of(statistics[0], self.out_dtype, arithmetic)
 
-  def finish(
-    self, values: jax.Array, weights: Blocks, settled: Sequence[Any], arithmetic: Arithmetic
-  ) -> Blocks:
+  def finish(self, part: Part, settled: Sequence[Any], arithmetic: Arithmetic) -> Blocks:
     """The result, rounded once."""
-    result = self._result(values, weights, settled[0], arithmetic)
+    result = self._result(part, settled[0], arithmetic)
     if self.quantized:
       return (codec.encode(result, settled[1], self.out_dtype, arithmetic),)
     return (round_once(result, self.out_dtype),)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.rowwise import arithmetic
-from pallas_kernels.rowwise.specs import Blocks, ElementSpec, RowSpec
+from pallas_kernels.rowwise.specs import Blocks, ElementSpec, Part, RowSpec
 
 
 def elements(
@@ -38,21 +38,20 @@ def rows(
   segment = -(-columns // num_splits)
   values, sums = spec.values(matrices, arithmetic.XLA)
   settled: list[Any] = []
+  segments = [
+    Part(
+      values[..., start : start + segment],
+      tuple(weight[..., start : start + segment] for weight in weights),
+    )
+    for start in range(0, columns, segment)
+  ]
   for index in range(spec.rounds):
-    parts = [
-      spec.reduce(
-        values[..., start : start + segment],
-        tuple(weight[..., start : start + segment] for weight in weights),
-        settled,
-        arithmetic.XLA,
-      )
-      for start in range(0, columns, segment)
-    ]
-    statistics: Blocks = parts[0]
-    for part in parts[1:]:
-      statistics = spec.merge(index, statistics, part)
+    found = [spec.reduce((part,), settled, arithmetic.XLA) for part in segments]
+    statistics: Blocks = found[0]
+    for further in found[1:]:
+      statistics = spec.merge(index, statistics, further)
     settled.append(spec.settle(index, statistics, columns=columns, arithmetic=arithmetic.XLA))
-  outs = spec.finish(values, weights, settled, arithmetic.XLA)
+  outs = spec.finish(Part(values, weights), settled, arithmetic.XLA)
   shape = (*matrices[0].shape[:-1], 1)
   row_results = tuple(jnp.broadcast_to(x, shape) for x in spec.row_results(settled))
   return (*outs, *sums, *row_results)

@@ -26,11 +26,13 @@ from rowwise_cases import (
 import reference
 from pallas_kernels import RowConfig
 from pallas_kernels.rowwise import arithmetic, portable_rms_gradient
+from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 
 CODES = ("float8_e4m3fn", "int8")
-# Blocks that divide nothing: a row kept, walked, and split in parts of 37.
+# Blocks that divide nothing: a row kept, kept in seven pieces, walked, and split in parts of 37.
 FORMS = {
   "kept": RowConfig(2, 128, 1),
+  "pieces": RowConfig(2, 112, 1),
   "walked": RowConfig(2, 32, 2),
   "split": RowConfig(2, 16, 1, num_splits=3),
 }
@@ -202,6 +204,8 @@ def test_every_form_gives_what_the_definition_does(name, form, rng):
   codes = rms_norm(x, weight, quantize_dtype="int8", **options)
   reference.assert_rms_norm_quantize_close(*arrays(*codes, x, weight))
   reference.assert_quantize_rows_close(*arrays(*quantize_rows(x, **options), x))
+  found = swiglu_quantize(x, residual, **options)
+  reference.assert_swiglu_quantize_close(*arrays(*found, x, residual))
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -311,7 +315,7 @@ def test_gradients(name, shape, dtype, rng):
 def test_rms_gradients_of_many_programs_and_of_long_rows(name, longest, cores, monkeypatch, rng):
   monkeypatch.setattr(portable_rms_gradient, "_LONGEST_KEPT", longest)
   monkeypatch.setattr(portable_rms_gradient, "_WALKED_COLUMNS", 32)
-  monkeypatch.setattr(portable_rms_gradient, "_PROGRAMS_PER_CORE", 1)
+  monkeypatch.setattr(portable_rms_gradient, "_WARPS_PER_CORE", 1)
   monkeypatch.setattr(portable_rms_gradient, "_MERGED_ROWS", 2)
   build = portable_rms_gradient.run
   monkeypatch.setattr(
@@ -328,6 +332,30 @@ def test_rms_gradients_of_many_programs_and_of_long_rows(name, longest, cores, m
   d_x, d_residual, d_weight = pull((d_out, jnp.zeros_like(d_out)))
   np.testing.assert_array_equal(*arrays(d_x, d_residual))
   assert_rms_gradients(d_x, d_weight, total, weight, d_out)
+
+
+@pytest.mark.parametrize("eps", [1e-6, 0.0])
+@pytest.mark.parametrize("most_ahead", [0, 24])
+@pytest.mark.parametrize(
+  ("block_rows", "block_cols"), [(1, 128), (1, 112), (2, 112), (4, 128), (1, 144)]
+)
+def test_rms_gradients_in_pieces_and_loaded_ahead(
+  block_rows, block_cols, most_ahead, eps, monkeypatch, rng
+):
+  # 37 rows for 5 programs: the last one has fewer, and blocks of rows that are not there
+  tile = RowConfig(block_rows, block_cols, 1, num_warps=1)
+  monkeypatch.setattr(portable_rms_gradient, "_MOST_AHEAD", most_ahead)
+  spec = RmsNormGradient(eps, 0.0, jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.bfloat16))
+  x, d_out, d_sum = (normal(rng, 1, 37, 111) for _ in range(3))
+  weight = normal(rng, 1, 1, 111)
+  d_x, d_weight = portable_rms_gradient.run(
+    spec, x, weight, d_out, d_sum, config=tile, cores=5, interpret=True
+  )
+  assert not np.isnan(np.asarray(d_weight, np.float32)).any()
+  bounds = reference.bounded_rms_norm_gradients(*arrays(x[0], weight[0, 0], d_out[0]), eps=eps)
+  allowed = bounds.x.add(reference.Bounded.of(np.asarray(d_sum[0]))).round(d_x.dtype)
+  reference.assert_within(np.asarray(d_x[0]), allowed)
+  reference.assert_within(np.asarray(d_weight[0, 0]), bounds.weight.round(d_weight.dtype))
 
 
 @pytest.mark.parametrize("name", ROWS)
