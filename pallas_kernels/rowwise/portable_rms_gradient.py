@@ -1,6 +1,6 @@
 """The gradient of rms_norm as plain `pl.pallas_call`s with explicit BlockSpecs.
 
-Rows that a block holds: one launch reads x and d_y once, a block of rows while
+Rows that a block holds: one launch reads x and d_y once, short rows a block while
 the one before is computed, and writes d_x and, for each program, the sum of
 d_y·n over its rows; a second adds these partial sums up, in an order that is
 fixed by their number alone. Longer rows: a launch for the two sums of each row,
@@ -33,18 +33,21 @@ from pallas_kernels.rowwise.specs import wide
 # The longest row in registers: x, d_y, weight and the partial sum, 32 elements of
 # each for 512 threads.
 _LONGEST_KEPT = 16384
-# Rows up to here are one piece, several rows of short ones a block.
+# Rows up to here are one piece, several rows of short ones a block: 1024 elements (7239 x
+# 111: 8.1 us, with 2048 9.0).
 _ONE_PIECE = 4096
+_SHORT_ROWS = 1024
 _WALKED_COLUMNS = 2048
-# Elements of a thread that are loaded while it computes. With as many of its block's it
-# has 128 registers in use: x and d_y of both are 2 for each pair, the partial sums another
-# 2, the weights 1. An SM then has 48 KiB under way, and 33 keep an H200's memory busy.
-_MOST_AHEAD = 24
+# Up to so many elements of a thread the next block of rows is loaded while one is
+# computed (7239 x 4096 on an H200: 54 us, without 66). With 24 the registers of two
+# blocks, the sums and the weights leave none (7239 x 11008: 199 us, without 168), and a
+# second block ahead is slower at any length (7239 x 5000: 91 us, with one 72).
+_MOST_AHEAD = 16
 # Elements of a thread's 16-byte load.
 _LOADED_AT_ONCE = 8
 _LANES = 32
-# With 128 registers a thread an SM holds 16 warps. Loads are under way while they
-# compute, so that more would only mean more partial sums to write and add up.
+# With 128 registers a thread an SM holds 16 warps; more would mean more partial sums
+# to write and add up.
 _WARPS_PER_CORE = 16
 _MOST_WARPS = 16
 # A merging program's columns are 128 B of float32; it takes so many partial
@@ -60,10 +63,10 @@ def default_config(*, rows: int, columns: int) -> RowConfig:
     return RowConfig(1, _WALKED_COLUMNS, 1, num_warps=4)
   if columns <= _ONE_PIECE:
     block_cols = pl.next_power_of_2(columns)
-    block_rows = min(max(1, 2048 // block_cols), pl.next_power_of_2(rows))
+    block_rows = min(max(1, _SHORT_ROWS // block_cols), pl.next_power_of_2(rows))
     return RowConfig(block_rows, block_cols, 1, num_warps=_warps(block_rows * block_cols))
   piece = _MOST_WARPS * _LANES * _LOADED_AT_ONCE
-  if columns * 2 <= _MOST_WARPS * _LANES * _MOST_AHEAD:
+  if columns <= 3 * piece // 2:
     piece //= 2
   return RowConfig(1, pl.cdiv(columns, piece) * piece, 1, num_warps=_MOST_WARPS)
 
@@ -88,7 +91,7 @@ class _Tiles:
     block_rows: Rows of a block.
     block_cols: Columns of a block.
     programs: Programs for each group and column block, each with consecutive rows.
-    ahead: Blocks of rows that are loaded while one is computed.
+    loads_ahead: Whether the next block of rows is loaded while one is computed.
   """
 
   groups: int
@@ -97,7 +100,7 @@ class _Tiles:
   block_rows: int
   block_cols: int
   programs: int
-  ahead: int
+  loads_ahead: bool
 
   @property
   def row_blocks(self) -> int:
@@ -150,8 +153,16 @@ def _make_tiles(shape: tuple[int, ...], config: RowConfig, cores: int) -> _Tiles
   steps = pl.cdiv(blocks, min(blocks, wanted))
   # so that no program is without rows
   programs = pl.cdiv(blocks, steps)
-  ahead = _MOST_AHEAD * warps * _LANES // (config.block_rows * config.block_cols)
-  return _Tiles(groups, rows, columns, config.block_rows, config.block_cols, programs, ahead)
+  elements = pl.cdiv(config.block_rows * config.block_cols, warps * _LANES)
+  return _Tiles(
+    groups,
+    rows,
+    columns,
+    config.block_rows,
+    config.block_cols,
+    programs,
+    loads_ahead=elements <= _MOST_AHEAD and steps > 1,
+  )
 
 
 def _mean(products: jax.Array, columns: int) -> jax.Array:
@@ -159,11 +170,7 @@ def _mean(products: jax.Array, columns: int) -> jax.Array:
 
 
 class _Program:
-  """What one program of the main kernel loads, computes and stores, block by block of its rows.
-
-  Attributes:
-    ahead: Blocks that are loaded while one is computed.
-  """
+  """What one program of the main kernel loads, computes and stores, block by block of its rows."""
 
   def __init__(
     self,
@@ -186,15 +193,13 @@ class _Program:
     self.first_row = chunk * tiles.chunk
     self.pieces = tiles.pieces(column)
     self.weights = [piece.load(weight) for piece in self.pieces]
-    # no further than there are blocks
-    self.ahead = min(tiles.ahead, tiles.steps - 1)
 
   def windows(self, step: Any) -> list[Window]:
     """The pieces of a block of rows; of one that the program does not have: no rows."""
     tiles = self.tiles
     start = step * tiles.block_rows
     rows_left = None
-    if self.ahead or tiles.rows % tiles.block_rows or tiles.rows % tiles.chunk:
+    if tiles.loads_ahead or tiles.rows % tiles.block_rows or tiles.rows % tiles.chunk:
       rows_left = jnp.minimum(tiles.rows - self.first_row, tiles.chunk) - start
     return [
       dataclasses.replace(piece, first_row=start, rows_left=rows_left) for piece in self.pieces
@@ -245,13 +250,19 @@ class _Program:
     steps = self.tiles.steps
     totals = tuple(jnp.zeros((piece.rows, piece.columns), jnp.float32) for piece in self.pieces)
 
-    def step_of(step: Any, carry: Any) -> Any:
+    def step_ahead(step: Any, carry: Any) -> Any:
       loaded, totals = carry
-      queue = (*loaded, self.load(step + self.ahead))
-      return queue[1:], self.add_block(step, queue[0], totals)
+      following = self.load(step + 1)
+      return following, self.add_block(step, loaded, totals)
 
-    loaded = tuple(self.load(jnp.int32(step)) for step in range(self.ahead))
-    _, totals = lax.fori_loop(jnp.int32(0), jnp.int32(steps), step_of, (loaded, totals))
+    def step_of(step: Any, totals: Any) -> Any:
+      return self.add_block(step, self.load(step), totals)
+
+    first, last = jnp.int32(0), jnp.int32(steps)
+    if self.tiles.loads_ahead:
+      _, totals = lax.fori_loop(first, last, step_ahead, (self.load(first), totals))
+    else:
+      totals = lax.fori_loop(first, last, step_of, totals)
     for piece, total in zip(self.pieces, totals, strict=True):
       partial = jnp.sum(total, axis=0, keepdims=True)
       dataclasses.replace(piece, rows=1).store(

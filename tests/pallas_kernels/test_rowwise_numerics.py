@@ -335,7 +335,7 @@ def test_rms_gradients_of_many_programs_and_of_long_rows(name, longest, cores, m
 
 
 @pytest.mark.parametrize("eps", [1e-6, 0.0])
-@pytest.mark.parametrize("most_ahead", [0, 24])
+@pytest.mark.parametrize("most_ahead", [0, 16])
 @pytest.mark.parametrize(
   ("block_rows", "block_cols"), [(1, 128), (1, 112), (2, 112), (4, 128), (1, 144)]
 )
