@@ -6,6 +6,7 @@ from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.capacity import compiled
 from hw_profiles.profile import GpuProfile, NpuProfile
+from hw_profiles.rowwise.block_threads import threads
 from hw_profiles.rowwise.config import RowConfig
 from hw_profiles.rowwise.problem import RmsNormProblem, RowProblem, TransposeProblem
 from hw_profiles.rowwise.streams import element_bytes, row_op
@@ -14,12 +15,35 @@ from hw_profiles.rowwise.transpose_shared import swizzle_divides
 # Two warps with two 16-byte loads a thread: 1024 16-bit elements. Beyond 16384
 # nothing is gained, bytes in flight suffice long before.
 _GPU_ELEMENTS = (1024, 16384)
+# Fewer blocks of that for each SM leave a wait that smaller ones with a shorter
+# walk of each thread share out: 8 x 5000 of swiglu takes 0.96 us in blocks of 512
+# with 4 warps and 1.28 in the larger ones, 64 x 5000 1.44 and 1.50; 64 x 12288,
+# 5.8 blocks for each SM, 2.05 and 1.89.
+_FEW_BLOCKS = 4
+_FEW_ELEMENTS = 512
+_FEW_WARPS = 4
 # Rows that are reduced side by side share their wait, not more: four of 4096 are
 # slower than two on an H200 (4.5 and 4.1 us of 1024).
 _GPU_REDUCED = (1024, 8192)
+# Short rows: 8 elements a thread of two warps, one 16-byte load. Quantised swiglu of
+# 7239 x 111 takes 3.7 us in blocks of 4 rows, 5.5 of 8 and 8.3 of 16.
+_SHORT = 128
+_SHORT_ELEMENTS = 512
+_SHORT_WARPS = 2
 # The longest row that one block can keep of two operands and float32 values: 64
 # elements for each of 256 threads. It is read once; longer ones are walked twice.
 _GPU_MOST_KEPT = 16384
+# Rows beyond this, and no power of two, are kept in pieces of a 16-byte load a
+# thread, so that the last piece alone is masked.
+_PIECES_FROM = 4096
+_PIECE_PER_WARP = 256
+_PIECE_WARPS = (4, 8, 16, 32)
+# The fewer warps, the fewer lanes are masked and the more rows an SM has side by
+# side, as far as a thread has registers: 88 elements of one 16-bit operand (11008
+# columns of rms_norm: 82.9 us of 7239 rows with 4 warps, 84.9 with 8), 44 of two
+# (quantised swiglu, 5000 columns: 54.0 us with 40 elements, 60.5 with 24; 12288
+# columns: 131.8 with 48, 123.5 with 24).
+_LOADED_PER_THREAD = 176
 # Of more than two 16-bit operands 64 elements would leave a thread no registers.
 _WIDE_FROM = 8192
 _WIDE_BYTES = 4
@@ -38,9 +62,11 @@ _LEAST_SEGMENT = 512
 _MOST_SPLITS = 128
 # Codes of so few rows that each has an SM of its own: the arithmetic of a row is
 # then all there is, and more warps do it sooner (1 x 4096: 1.50 us with 16, 1.73
-# with 8; 1 x 12288 of silu(gate)·up: 6.4 with 32, 7.6 with 8).
+# with 8), up to their exchange: quantised swiglu of 1 x 11008 takes 2.94 us with 24
+# elements a thread in pieces, 3.20 with 48, 3.65 in one masked block of 32 warps.
 _QUICK_ELEMENTS_PER_WARP = 256
 _MOST_QUICK_WARPS = 32
+_QUICK_ELEMENTS_PER_THREAD = 24
 # Runs of 32 16-bit elements are 64 B: DRAM has bursts of that.
 _GPU_TRANSPOSE_BLOCKS = ((32, 32), (64, 64), (128, 64), (128, 128))
 # Blocks for each SM from which on the largest is offered: fewer leave more idle
@@ -91,6 +117,12 @@ def row_candidates(
   on_npu = isinstance(device, NpuProfile)
   elements = _NPU_ELEMENTS if on_npu else _GPU_ELEMENTS
   if not row_op(problem).statistics:
+    if isinstance(device, GpuProfile) and (
+      problem.elements < _FEW_BLOCKS * elements[0] * device.sm_count
+    ):
+      columns = min(_covering(problem.columns), _FEW_ELEMENTS)
+      yield RowConfig(_FEW_ELEMENTS // columns, columns, 1, num_warps=_FEW_WARPS)
+      return
     stages = _NPU_STAGES if on_npu else (1,)
     widest = _covering(problem.columns)
     for columns in _powers(min(128, widest), min(widest, elements[1])):
@@ -118,17 +150,38 @@ def _gpu_reductions(
   problem: RowProblem, segment: int, num_splits: int | None, cores: int
 ) -> Iterator[RowConfig]:
   whole = _covering(segment)
+  alone = problem.rows <= cores
+  if num_splits is None and _PIECES_FROM < segment < whole <= _GPU_MOST_KEPT:
+    yield _in_pieces(problem, alone=alone)
+    return
+  if whole <= _SHORT:
+    rows = min(_SHORT_ELEMENTS // whole, _covering(problem.rows))
+    yield RowConfig(rows, whole, 1, num_splits=num_splits, num_warps=_SHORT_WARPS)
+    return
   if whole <= _GPU_MOST_KEPT:
     wide = whole > _WIDE_FROM and element_bytes(row_op(problem).inputs) > _WIDE_BYTES
     for rows in _rows(problem, whole, _GPU_REDUCED):
       warps = _WIDE_WARPS if wide else None
-      if problem.is_quantized and problem.rows <= cores:
+      if problem.is_quantized and alone:
         warps = max(1, min(rows * whole // _QUICK_ELEMENTS_PER_WARP, _MOST_QUICK_WARPS))
       yield RowConfig(rows, whole, 1, num_splits=num_splits, num_warps=warps)
     return
   for columns in _GPU_WALK_COLUMNS:
     for num_stages in _GPU_WALK_STAGES:
       yield RowConfig(1, columns, num_stages, num_splits=num_splits)
+
+
+def _in_pieces(problem: RowProblem, *, alone: bool) -> RowConfig:
+  """A kept row in equal pieces, by the fewest warps whose threads have room for it."""
+  most = _LOADED_PER_THREAD // element_bytes(row_op(problem).inputs)
+  if alone:
+    most = min(most, _QUICK_ELEMENTS_PER_THREAD)
+  tiles = [
+    RowConfig(1, round_up(problem.columns, _PIECE_PER_WARP * warps), 1, num_warps=warps)
+    for warps in _PIECE_WARPS
+  ]
+  fits = (one for one in tiles if one.block_cols <= most * threads(one))
+  return next(fits, tiles[-1])
 
 
 def _npu_reductions(

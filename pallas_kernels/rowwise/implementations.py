@@ -22,7 +22,7 @@ from pallas_kernels.rowwise import (
 from pallas_kernels.rowwise.blocks import LARGEST_OFFSET
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
-from pallas_kernels.rowwise.specs import RmsNorm, RowCodes
+from pallas_kernels.rowwise.specs import RmsNorm, RowCodes, SwigluGradient
 from pallas_kernels.rowwise.strips import in_strips
 from pallas_kernels.rowwise.transposing import Transpose
 
@@ -146,6 +146,10 @@ def _xla_refusal(
   return None
 
 
+def _cores(device: TargetDevice) -> int:
+  return device.num_cores or planning_profile(device)[0].sm_count
+
+
 def _run_portable(
   one: Implementation,
   request: RowRequest,
@@ -169,7 +173,7 @@ def _run_portable(
       d_sum[0] if d_sum else None,
       config=request.config
       or portable_rms_gradient.default_config(rows=sizes.rows, columns=sizes.columns),
-      cores=device.num_cores or planning_profile(device)[0].sm_count,
+      cores=_cores(device),
       interpret=interpret,
     )
   assert config is not None
@@ -223,11 +227,14 @@ def choose(request: RowRequest, sizes: Sizes, device: TargetDevice) -> Choice:
     hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
   """
   problem = _problem(request, sizes)
+  config = request.config
+  if isinstance(request.spec, SwigluGradient):
+    config = request.spec.tile(sizes.elements, cores=_cores(device))
   chosen = choice.choose(
     request.op,
     _TRANSPOSES if isinstance(request.spec, Transpose) else _ROWS,
     requested=request.implementation,
-    config=request.config,
+    config=config,
     problem=problem,
     device=device,
     refusal=lambda one: one.refusal(one, request, problem, device, sizes),

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 import hw_profiles
+from hw_profiles import RowConfig
 from hw_profiles.rowwise.problem import RowProblem
 from pallas_kernels import activations
 from pallas_kernels.dtypes import accumulator_dtype, round_once
@@ -166,6 +167,22 @@ class SwigluGradient:
   def problem(self, *, rows: int, columns: int, dtype: str) -> RowProblem:
     """The forward op's, which has three streams of these five."""
     return hw_profiles.SwigluProblem(rows, columns, dtype)
+
+  def tile(self, elements: int, *, cores: int) -> RowConfig:
+    """A block of 8 elements a thread: one 16-byte load of each 16-bit operand.
+
+    With 16, which the forward op has, 1024 x 12288 takes an H200 28.3 us, with 8 in
+    blocks of 1024 27.7. Where cores have few blocks, smaller ones spread the
+    elements: 64 x 5000 takes 1.8 us in blocks of 512, 64 x 111 1.0 in those of 256
+    with 2 warps.
+
+    Args:
+      elements: Of an operand.
+      cores: Streaming multiprocessors.
+    """
+    if elements >= 8 * 1024 * cores:
+      return RowConfig(1, 1024, 1, num_warps=4)
+    return RowConfig(1, 512 if elements >= 512 * cores else 256, 1, num_warps=2)
 
   def apply(self, blocks: Blocks, per_row: Blocks, arithmetic: Arithmetic) -> Blocks:
     """See `ElementSpec`; gate, up and d_out come in."""
