@@ -90,7 +90,8 @@ def candidates(
 
 def _hopper_gradients(problem: AttentionProblem, stages: _Sizes) -> Iterator[AttentionConfig]:
   """Tiles of the one Hopper kernel, whose forward blocks do not matter."""
-  keys = _useful(_WGMMA_ROWS, problem.seq_kv)
+  # wide heads need two consumers, however few keys there are
+  keys = _useful(_WGMMA_ROWS, max(problem.seq_kv, 2 * warp_specialized.WGMMA_ROWS))
   queries = tuple(x for x in _WGMMA_COLUMNS if x % warp_specialized.GRADIENT_COLUMNS == 0)
   queries = _useful(tuple(x for x in queries if x <= _LARGEST_BACKWARD_COLUMNS), problem.seq_q)
   for kept, walked, num_stages in itertools.product(keys, queries, stages):

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from hw_profiles import AttentionConfig, AttentionProblem, InfeasibleTileError
 from pallas_kernels import choice, compat, planning, sharding
@@ -16,6 +15,7 @@ from pallas_kernels.attention import (
   portable,
   portable_backward,
   portable_bias,
+  support,
   xla,
 )
 from pallas_kernels.attention.operands import AttentionOperands, Upstream
@@ -39,8 +39,12 @@ _BACKWARD_FIELDS = ("block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
 _LARGEST_MASK = 2**31
 
 
-# What the Hopper kernel does not take yet, beside what its planner refuses.
-_HOPPER_LACKS = ("bias", "mask", "query_lengths", "key_lengths", "query_segments", "key_segments")
+def _unsupported(
+  one: Implementation, problem: AttentionProblem, operands: AttentionOperands
+) -> Refusal | None:
+  """What `support`'s table says that the implementation lacks."""
+  table = support.BACKWARD if problem.backward else support.FORWARD
+  return table[one.name].refusal(operands)
 
 
 def _hopper_refusal(
@@ -51,9 +55,7 @@ def _hopper_refusal(
   operands: AttentionOperands,
 ) -> Refusal | None:
   found = walk_refusal(one, device, request.dtype)
-  given = [name for name in _HOPPER_LACKS if getattr(operands, name) is not None]
-  if found is None and given:
-    found = Refusal("option", f"{', '.join(given)}: not in the Hopper kernel")
+  found = found or _unsupported(one, problem, operands)
   return found or planned_refusal(one, problem, request.config, device)
 
 
@@ -65,9 +67,7 @@ def _portable_refusal(
   operands: AttentionOperands,
 ) -> Refusal | None:
   found = compiled_refusal(one, device, precision=request.rule.precision)
-  for name, array in (("query, key and value", operands.query), ("bias", operands.bias)):
-    if found is None and array is not None and array.dtype == jnp.float64:
-      found = Refusal("dtype", f"{name}: float64 is wider than the kernels' float32 arithmetic")
+  found = found or _unsupported(one, problem, operands)
   mask = operands.mask
   if found is None and not one.interpreted and mask is not None:
     elements = mask.shape[0] * mask.shape[1] * mask.shape[2] * mask.shape[3]
@@ -280,9 +280,6 @@ BACKWARD: tuple[Implementation, ...] = tuple(
   dataclasses.replace(one, **_GRADIENT_FIELDS[one.name]) for one in FORWARD
 )
 
-# What computes the gradients where the kernel of that name cannot.
-_GRADIENTS_BY = {"mosaic_gpu": "triton", "mosaic_gpu_interpret": "interpret"}
-
 
 def for_gradients(
   request: AttentionRequest, operands: AttentionOperands, device: TargetDevice
@@ -297,13 +294,14 @@ def for_gradients(
   if config is not None and not any(getattr(config, field) for field in _BACKWARD_FIELDS):
     config = None
   request = dataclasses.replace(request, config=config)
-  if name in _GRADIENTS_BY:
+  otherwise = None if name is None else support.BACKWARD[name].otherwise
+  if otherwise is not None:
     one = next(known for known in BACKWARD if known.name == name)
     problem = request.problem(operands, backward=True)
     refused = one.refusal(one, request, problem, device, operands)
     # a tile that was asked for is not replaced
     if refused is not None and (request.config is None or refused.kind != "tile"):
-      request = dataclasses.replace(request, implementation=_GRADIENTS_BY[name])
+      request = dataclasses.replace(request, implementation=otherwise)
   return request
 
 
