@@ -127,7 +127,7 @@ test-ascend: ## The tests that need Huawei's compilers; says in a line why where
 	else echo "test-ascend: left out: $$refusal"; fi
 
 unit-ascend: $(STAMP_ASCEND)
-	$(BIN_ASCEND)/python -m pytest -q -m "compilers and not gpu" $(ARGS) $(PYTEST_SPREAD) tests/ascend \
+	$(BIN_ASCEND)/python -m pytest -q -m "compilers and not gpu" $(ARGS) -n $(PYTEST_WORKERS) tests/ascend \
 	  || [ $$? -eq 5 ]
 
 # The problems whose porting reports are in docs/.
