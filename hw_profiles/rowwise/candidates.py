@@ -37,7 +37,8 @@ _GPU_MOST_KEPT = 16384
 # thread, so that the last piece alone is masked.
 _PIECES_FROM = 4096
 _PIECE_PER_WARP = 256
-_PIECE_WARPS = (4, 8, 16, 32)
+# 32 would have 64 registers a thread, too few for 16 elements of two float32 operands.
+_PIECE_WARPS = (4, 8, 16)
 # The fewer warps, the fewer lanes are masked and the more rows an SM has side by
 # side, as far as a thread has registers: 88 elements of one 16-bit operand (11008
 # columns of rms_norm: 82.9 us of 7239 rows with 4 warps, 84.9 with 8), 44 of two
@@ -155,7 +156,8 @@ def _gpu_reductions(
     yield _in_pieces(problem, alone=alone)
     return
   if whole <= _SHORT:
-    rows = min(_SHORT_ELEMENTS // whole, _covering(problem.rows))
+    # a warp has 32 lanes
+    rows = min(_SHORT_ELEMENTS // max(whole, 32), _covering(problem.rows))
     yield RowConfig(rows, whole, 1, num_splits=num_splits, num_warps=_SHORT_WARPS)
     return
   if whole <= _GPU_MOST_KEPT:

@@ -445,3 +445,38 @@ def test_assumptions_are_those_of_this_time_model():
   assert "L2 starts with the operands" in " ".join(
     hw.plan(dataclasses.replace(FFN, warm_l2=True), hw.RowConfig(1, 2048, 1), H200).assumptions
   )
+
+
+_GPUS = [name for name in hw.list_profiles() if isinstance(hw.get_profile(name), hw.GpuProfile)]
+
+
+@pytest.mark.parametrize("profile", _GPUS)
+@pytest.mark.parametrize("columns", [4097, 5000, 8193, 11008, 12288, 12289, 16383, 16384])
+@pytest.mark.parametrize("rows", [1, 1024])
+def test_every_long_row_that_a_block_keeps_has_a_tile_that_fits(profile, columns, rows):
+  # the most room that an element takes: two float32 operands and the sum
+  for problem in (
+    hw.RmsNormProblem(rows, columns, "float32", "int8", residual=True),
+    hw.SwigluQuantizeProblem(rows, columns, "float32", "int8"),
+    hw.QuantizeRowsProblem(rows, columns, "bfloat16", "int8"),
+  ):
+    (best,) = hw.rank(problem, profile, top=1)
+    assert best.fits
+
+
+@pytest.mark.parametrize("columns", range(4097, 16384, 617))
+@pytest.mark.parametrize("rows", [1, 64, 7239])
+def test_of_a_long_row_less_than_one_load_of_each_thread_is_masked(columns, rows):
+  config = hw.rank(hw.QuantizeRowsProblem(rows, columns), "h200_sxm", top=1)[0].config
+  # a thread's load is 8 elements of 2 B, and splits divide the row first
+  if config.num_splits is None:
+    assert 0 <= config.block_cols - columns < 8 * 32 * config.num_warps
+
+
+def test_more_operands_of_a_long_row_take_more_warps():
+  def warps(problem: object) -> int:
+    return hw.rank(problem, "h200_sxm", top=1)[0].config.num_warps
+
+  assert warps(hw.RmsNormProblem(7239, 11008)) < warps(hw.SwigluQuantizeProblem(7239, 11008))
+  # a row alone on its SM waits for its own arithmetic
+  assert warps(hw.RmsNormProblem(7239, 11008)) < warps(hw.RmsNormProblem(64, 11008))

@@ -17,6 +17,7 @@ from pallas_kernels import (
   transpose,
 )
 from pallas_kernels.rowwise import portable_rms_gradient
+from pallas_kernels.rowwise.specs import SwigluGradient
 
 H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
 
@@ -114,3 +115,13 @@ def test_export_for_cuda_from_a_cpu():
       jax.jit(lambda x: quantize_rows(x)), platforms=["cuda"], disabled_checks=known
     )(x)
   assert exported.platforms == ("cuda",)
+
+
+@pytest.mark.parametrize(
+  ("rows", "columns", "block_cols"), [(64, 111, 256), (64, 5000, 512), (7239, 5000, 1024)]
+)
+def test_blocks_of_swiglus_gradient_leave_no_core_idle_for_their_size(rows, columns, block_cols):
+  tile = SwigluGradient(jnp.dtype(jnp.bfloat16)).tile(rows * columns, cores=132)
+  assert tile.block_cols == block_cols
+  if block_cols > 256:
+    assert rows * columns // tile.block_cols >= 132
