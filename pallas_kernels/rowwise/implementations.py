@@ -17,6 +17,7 @@ from pallas_kernels.rowwise import (
   portable_rows,
   portable_transpose,
   rms_gradient,
+  rms_gradient_tiles,
   xla,
 )
 from pallas_kernels.rowwise.blocks import LARGEST_OFFSET
@@ -172,7 +173,7 @@ def _run_portable(
       d_out,
       d_sum[0] if d_sum else None,
       config=request.config
-      or portable_rms_gradient.default_config(rows=sizes.rows, columns=sizes.columns),
+      or rms_gradient_tiles.default_config(rows=sizes.rows, columns=sizes.columns),
       cores=_cores(device),
       interpret=interpret,
     )

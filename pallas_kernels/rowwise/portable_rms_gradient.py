@@ -25,144 +25,17 @@ from pallas_kernels import sharding
 from pallas_kernels.dtypes import round_once
 from pallas_kernels.rowwise import inverse_rms
 from pallas_kernels.rowwise.arithmetic import Arithmetic, in_kernel
-from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, kept_pieces, left, unravel
+from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, left, unravel
 from pallas_kernels.rowwise.inverse_rms import InverseRms, SquareSum
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
+from pallas_kernels.rowwise.rms_gradient_tiles import Tiles, make_tiles, warps_of
 from pallas_kernels.rowwise.specs import wide
 
-# The longest row in registers: x, d_y, weight and the partial sum, 32 elements of
-# each for 512 threads.
-_LONGEST_KEPT = 16384
-# Rows up to here are one piece, several rows of short ones a block: 1024 elements (7239 x
-# 111: 8.1 us, with 2048 9.0).
-_ONE_PIECE = 4096
-_SHORT_ROWS = 1024
-_WALKED_COLUMNS = 2048
-# Up to so many elements of a thread the next block of rows is loaded while one is
-# computed (7239 x 4096 on an H200: 54 us, without 66). With 24 the registers of two
-# blocks, the sums and the weights leave none (7239 x 11008: 199 us, without 168), and a
-# second block ahead is slower at any length (7239 x 5000: 91 us, with one 72).
-_MOST_AHEAD = 16
-# Elements of a thread's 16-byte load.
-_LOADED_AT_ONCE = 8
-_LANES = 32
-# With 128 registers a thread an SM holds 16 warps; more would mean more partial sums
-# to write and add up.
-_WARPS_PER_CORE = 16
-_MOST_WARPS = 16
 # A merging program's columns are 128 B of float32; it takes so many partial
 # sums at once.
 _MERGED_COLUMNS = 32
 _MERGED_ROWS = 256
 _MERGING_WARPS = 8
-
-
-def default_config(*, rows: int, columns: int) -> RowConfig:
-  """Whole rows where they fit, in pieces of a load a thread each; several of short ones."""
-  if columns > _LONGEST_KEPT:
-    return RowConfig(1, _WALKED_COLUMNS, 1, num_warps=4)
-  if columns <= _ONE_PIECE:
-    block_cols = pl.next_power_of_2(columns)
-    block_rows = min(max(1, _SHORT_ROWS // block_cols), pl.next_power_of_2(rows))
-    return RowConfig(block_rows, block_cols, 1, num_warps=_warps(block_rows * block_cols))
-  piece = _MOST_WARPS * _LANES * _LOADED_AT_ONCE
-  if columns <= 3 * piece // 2:
-    piece //= 2
-  return RowConfig(1, pl.cdiv(columns, piece) * piece, 1, num_warps=_MOST_WARPS)
-
-
-def _warps(elements: int) -> int:
-  wanted = pl.next_power_of_2(pl.cdiv(elements, 2 * _LANES * _LOADED_AT_ONCE))
-  return min(wanted, _MOST_WARPS)
-
-
-def _warps_of(config: RowConfig) -> int:
-  return config.num_warps or _warps(config.block_rows * config.block_cols)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Tiles:
-  """How the rows are dealt out.
-
-  Attributes:
-    groups: Independent matrices.
-    rows: Of each.
-    columns: Of each.
-    block_rows: Rows of a block.
-    block_cols: Columns of a block.
-    programs: Programs for each group and column block, each with consecutive rows.
-    loads_ahead: Whether the next block of rows is loaded while one is computed.
-  """
-
-  groups: int
-  rows: int
-  columns: int
-  block_rows: int
-  block_cols: int
-  programs: int
-  loads_ahead: bool
-
-  @property
-  def row_blocks(self) -> int:
-    return pl.cdiv(self.rows, self.block_rows)
-
-  @property
-  def steps(self) -> int:
-    """Row blocks of a program."""
-    return pl.cdiv(self.row_blocks, self.programs)
-
-  @property
-  def column_blocks(self) -> int:
-    return pl.cdiv(self.columns, self.block_cols)
-
-  @property
-  def chunk(self) -> int:
-    """Rows of a program."""
-    return self.steps * self.block_rows
-
-  @property
-  def grid(self) -> tuple[int]:
-    return (self.groups * self.programs * self.column_blocks,)
-
-  def place(self, program: Any) -> tuple[Any, Any, Any]:
-    """Group, chunk of rows and column block."""
-    group, chunk, column = unravel(program, self.groups, self.programs, self.column_blocks)
-    return group, chunk, column
-
-  def pieces(self, column: Any) -> list[Window]:
-    """A column block in pieces of 2^i columns, as far as there are columns in them."""
-    if self.column_blocks > 1:
-      start = column * self.block_cols
-      return [
-        Window(
-          self.block_rows,
-          self.block_cols,
-          columns_left=left(self.columns, start, self.block_cols),
-        )
-      ]
-    return kept_pieces(self.block_rows, self.columns, self.block_cols)
-
-
-def _make_tiles(shape: tuple[int, ...], config: RowConfig, cores: int) -> _Tiles:
-  groups, rows, columns = shape
-  warps = _warps_of(config)
-  blocks = pl.cdiv(rows, config.block_rows)
-  column_blocks = pl.cdiv(columns, config.block_cols)
-  programs_per_core = max(1, _WARPS_PER_CORE // warps)
-  wanted = max(1, programs_per_core * cores // (groups * column_blocks))
-  steps = pl.cdiv(blocks, min(blocks, wanted))
-  # so that no program is without rows
-  programs = pl.cdiv(blocks, steps)
-  elements = pl.cdiv(config.block_rows * config.block_cols, warps * _LANES)
-  return _Tiles(
-    groups,
-    rows,
-    columns,
-    config.block_rows,
-    config.block_cols,
-    programs,
-    loads_ahead=elements <= _MOST_AHEAD and steps > 1,
-  )
 
 
 def _mean(products: jax.Array, columns: int) -> jax.Array:
@@ -178,7 +51,7 @@ class _Program:
     refs: tuple[Any, ...],
     *,
     spec: RmsNormGradient,
-    tiles: _Tiles,
+    tiles: Tiles,
     exact: Arithmetic,
     has_d_sum: bool,
     has_numbers: bool,
@@ -282,7 +155,7 @@ def _numbers_body(
   weight_ref: Any,
   *number_refs: Any,
   spec: RmsNormGradient,
-  tiles: _Tiles,
+  tiles: Tiles,
   exact: Arithmetic,
 ) -> None:
   """Power, factor and mean(g·n) of a block of rows, walked twice."""
@@ -381,7 +254,7 @@ def run(
   Returns:
     d_x [groups, rows, columns], and d_weight [groups, 1, columns].
   """
-  tiles = _make_tiles(x.shape, config, cores)
+  tiles = make_tiles(x.shape, config, cores)
   numbers: tuple[jax.Array, ...] = ()
   if tiles.column_blocks > 1:
     numbers = _numbers(spec, x, weight, d_out, tiles=tiles, config=config, interpret=interpret)
@@ -402,7 +275,7 @@ def _params(config: RowConfig, *, interpret: bool) -> Any:
   return (
     None
     if interpret
-    else plgpu_triton.CompilerParams(num_warps=_warps_of(config), num_stages=config.num_stages)
+    else plgpu_triton.CompilerParams(num_warps=warps_of(config), num_stages=config.num_stages)
   )
 
 
@@ -412,7 +285,7 @@ def _numbers(
   weight: jax.Array,
   d_out: jax.Array,
   *,
-  tiles: _Tiles,
+  tiles: Tiles,
   config: RowConfig,
   interpret: bool,
 ) -> tuple[jax.Array, ...]:
@@ -451,7 +324,7 @@ def _main(
   operands: tuple[jax.Array, ...],
   *,
   has_d_sum: bool,
-  tiles: _Tiles,
+  tiles: Tiles,
   config: RowConfig,
   partial_dtype: Any,
   interpret: bool,

@@ -16,7 +16,7 @@ from pallas_kernels import (
   swiglu_quantize,
   transpose,
 )
-from pallas_kernels.rowwise import portable_rms_gradient
+from pallas_kernels.rowwise import rms_gradient_tiles
 from pallas_kernels.rowwise.specs import SwigluGradient
 
 H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
@@ -90,7 +90,7 @@ def test_gradients_lower(shape, dtype):
   assert kernels(gradients(swiglu), shape, shape, dtype=dtype) == 1
   rows, columns = shape
   # numbers of long rows, the gradients, partial sums where there are several programs
-  expected = (columns > portable_rms_gradient._LONGEST_KEPT) + 1 + (rows > 1)
+  expected = (columns > rms_gradient_tiles._LONGEST_KEPT) + 1 + (rows > 1)
   assert kernels(gradients(rms_norm), shape, shape[1:], dtype=dtype) == expected
 
 

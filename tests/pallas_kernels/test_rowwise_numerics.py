@@ -25,7 +25,7 @@ from rowwise_cases import (
 
 import reference
 from pallas_kernels import RowConfig
-from pallas_kernels.rowwise import arithmetic, portable_rms_gradient
+from pallas_kernels.rowwise import arithmetic, portable_rms_gradient, rms_gradient_tiles
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 
 CODES = ("float8_e4m3fn", "int8")
@@ -279,8 +279,8 @@ def test_rows_beside_one_whose_squares_overflow_keep_their_bits(name, form, eps,
 @pytest.mark.parametrize("name", KERNEL)
 @pytest.mark.parametrize("longest", [16384, 32])
 def test_rms_gradients_beside_a_row_whose_squares_overflow(name, longest, monkeypatch, rng):
-  monkeypatch.setattr(portable_rms_gradient, "_LONGEST_KEPT", longest)
-  monkeypatch.setattr(portable_rms_gradient, "_WALKED_COLUMNS", 32)
+  monkeypatch.setattr(rms_gradient_tiles, "_LONGEST_KEPT", longest)
+  monkeypatch.setattr(rms_gradient_tiles, "_WALKED_COLUMNS", 32)
   rows = rng.standard_normal((6, 111)).astype(np.float32)
   rows[2] *= 1e25
   x, d_out = jnp.asarray(rows), normal(rng, 6, 111, dtype="float32")
@@ -313,9 +313,9 @@ def test_gradients(name, shape, dtype, rng):
 @pytest.mark.parametrize("name", KERNEL)
 @pytest.mark.parametrize(("longest", "cores"), [(16384, 3), (32, 2)])
 def test_rms_gradients_of_many_programs_and_of_long_rows(name, longest, cores, monkeypatch, rng):
-  monkeypatch.setattr(portable_rms_gradient, "_LONGEST_KEPT", longest)
-  monkeypatch.setattr(portable_rms_gradient, "_WALKED_COLUMNS", 32)
-  monkeypatch.setattr(portable_rms_gradient, "_WARPS_PER_CORE", 1)
+  monkeypatch.setattr(rms_gradient_tiles, "_LONGEST_KEPT", longest)
+  monkeypatch.setattr(rms_gradient_tiles, "_WALKED_COLUMNS", 32)
+  monkeypatch.setattr(rms_gradient_tiles, "_WARPS_PER_CORE", 1)
   monkeypatch.setattr(portable_rms_gradient, "_MERGED_ROWS", 2)
   build = portable_rms_gradient.run
   monkeypatch.setattr(
@@ -344,7 +344,7 @@ def test_rms_gradients_in_pieces_and_loaded_ahead(
 ):
   # 37 rows for 5 programs: the last one has fewer, and blocks of rows that are not there
   tile = RowConfig(block_rows, block_cols, 1, num_warps=1)
-  monkeypatch.setattr(portable_rms_gradient, "_MOST_AHEAD", most_ahead)
+  monkeypatch.setattr(rms_gradient_tiles, "_MOST_AHEAD", most_ahead)
   spec = RmsNormGradient(eps, 0.0, jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.bfloat16))
   x, d_out, d_sum = (normal(rng, 1, 37, 111) for _ in range(3))
   weight = normal(rng, 1, 1, 111)

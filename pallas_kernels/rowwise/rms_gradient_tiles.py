@@ -1,0 +1,143 @@
+"""How the gradient of rms_norm cuts its rows: the block, programs, and what is loaded ahead."""
+
+import dataclasses
+from typing import Any
+
+from jax.experimental import pallas as pl
+
+from hw_profiles import RowConfig
+from pallas_kernels.rowwise.blocks import Window, kept_pieces, left, unravel
+
+# The longest row in registers: x, d_y, weight and the partial sum, 32 elements of
+# each for 512 threads.
+_LONGEST_KEPT = 16384
+# Rows up to here are one piece, several rows of short ones a block: 1024 elements (7239 x
+# 111: 8.1 us, with 2048 9.0).
+_ONE_PIECE = 4096
+_SHORT_ROWS = 1024
+_WALKED_COLUMNS = 2048
+# Up to so many elements of a thread the next block of rows is loaded while one is
+# computed (7239 x 4096 on an H200: 54 us, without 66). With 24 the registers of two
+# blocks, the sums and the weights leave none (7239 x 11008: 199 us, without 168), and a
+# second block ahead is slower at any length (7239 x 5000: 91 us, with one 72).
+_MOST_AHEAD = 16
+# Elements of a thread's 16-byte load.
+_LOADED_AT_ONCE = 8
+_LANES = 32
+# With 128 registers a thread an SM holds 16 warps; more would mean more partial sums
+# to write and add up.
+_WARPS_PER_CORE = 16
+_MOST_WARPS = 16
+
+
+def default_config(*, rows: int, columns: int) -> RowConfig:
+  """Whole rows where they fit, in pieces of a load a thread each; several of short ones."""
+  if columns > _LONGEST_KEPT:
+    return RowConfig(1, _WALKED_COLUMNS, 1, num_warps=4)
+  if columns <= _ONE_PIECE:
+    block_cols = pl.next_power_of_2(columns)
+    block_rows = min(max(1, _SHORT_ROWS // block_cols), pl.next_power_of_2(rows))
+    return RowConfig(block_rows, block_cols, 1, num_warps=_warps(block_rows * block_cols))
+  piece = _MOST_WARPS * _LANES * _LOADED_AT_ONCE
+  if columns <= 3 * piece // 2:
+    piece //= 2
+  return RowConfig(1, pl.cdiv(columns, piece) * piece, 1, num_warps=_MOST_WARPS)
+
+
+def _warps(elements: int) -> int:
+  wanted = pl.next_power_of_2(pl.cdiv(elements, 2 * _LANES * _LOADED_AT_ONCE))
+  return min(wanted, _MOST_WARPS)
+
+
+def warps_of(config: RowConfig) -> int:
+  """Of a program: the config's, or its default."""
+  return config.num_warps or _warps(config.block_rows * config.block_cols)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+  """How the rows are dealt out.
+
+  Attributes:
+    groups: Independent matrices.
+    rows: Of each.
+    columns: Of each.
+    block_rows: Rows of a block.
+    block_cols: Columns of a block.
+    programs: Programs for each group and column block, each with consecutive rows.
+    loads_ahead: Whether the next block of rows is loaded while one is computed.
+  """
+
+  groups: int
+  rows: int
+  columns: int
+  block_rows: int
+  block_cols: int
+  programs: int
+  loads_ahead: bool
+
+  @property
+  def row_blocks(self) -> int:
+    """Of a group."""
+    return pl.cdiv(self.rows, self.block_rows)
+
+  @property
+  def steps(self) -> int:
+    """Row blocks of a program."""
+    return pl.cdiv(self.row_blocks, self.programs)
+
+  @property
+  def column_blocks(self) -> int:
+    """Of a row; 1 where a block holds it."""
+    return pl.cdiv(self.columns, self.block_cols)
+
+  @property
+  def chunk(self) -> int:
+    """Rows of a program."""
+    return self.steps * self.block_rows
+
+  @property
+  def grid(self) -> tuple[int]:
+    """Programs of the main launch."""
+    return (self.groups * self.programs * self.column_blocks,)
+
+  def place(self, program: Any) -> tuple[Any, Any, Any]:
+    """Group, chunk of rows and column block."""
+    group, chunk, column = unravel(program, self.groups, self.programs, self.column_blocks)
+    return group, chunk, column
+
+  def pieces(self, column: Any) -> list[Window]:
+    """A column block in pieces of 2^i columns, as far as there are columns in them."""
+    if self.column_blocks > 1:
+      start = column * self.block_cols
+      return [
+        Window(
+          self.block_rows,
+          self.block_cols,
+          columns_left=left(self.columns, start, self.block_cols),
+        )
+      ]
+    return kept_pieces(self.block_rows, self.columns, self.block_cols)
+
+
+def make_tiles(shape: tuple[int, ...], config: RowConfig, cores: int) -> Tiles:
+  """Cuts [groups, rows, columns] so that every core has as many programs as it has room for."""
+  groups, rows, columns = shape
+  warps = warps_of(config)
+  blocks = pl.cdiv(rows, config.block_rows)
+  column_blocks = pl.cdiv(columns, config.block_cols)
+  programs_per_core = max(1, _WARPS_PER_CORE // warps)
+  wanted = max(1, programs_per_core * cores // (groups * column_blocks))
+  steps = pl.cdiv(blocks, min(blocks, wanted))
+  # so that no program is without rows
+  programs = pl.cdiv(blocks, steps)
+  elements = pl.cdiv(config.block_rows * config.block_cols, warps * _LANES)
+  return Tiles(
+    groups,
+    rows,
+    columns,
+    config.block_rows,
+    config.block_cols,
+    programs,
+    loads_ahead=elements <= _MOST_AHEAD and steps > 1,
+  )
