@@ -201,6 +201,9 @@ class SmArithmetic(PtxArithmetic):
   def after(self, x: jax.Array, number: jax.Array) -> jax.Array:
     """See `Arithmetic`: a move that has `number` for an operand that it does not use."""
     pack = 4 // x.dtype.itemsize
+    if x.size % pack:
+      # a single number: Triton packs whole registers only, and there is nothing to load ahead
+      return x
     (out,) = plgpu_triton.elementwise_inline_asm(
       "mov.b32 $0, $1;",
       args=(x, jnp.broadcast_to(number, x.shape)),

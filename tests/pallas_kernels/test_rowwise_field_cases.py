@@ -68,7 +68,8 @@ def test_bc13_gradient_of_large_gates(name, dtype):
   d_gate, d_up = pull(d_out)
   assert np.all(np.isfinite(np.asarray(d_gate)))
   assert_swiglu_gradients(d_gate, d_up, gate, up, d_out)
-  if dtype == "float32":
+  if dtype == "float32" and name != "triton":
+    # exact where the sigmoid is a quotient; compiled it is the square of an approximate root
     np.testing.assert_array_equal(np.asarray(d_gate)[[3, 5, 6]], [1, 2, 2])
 
 

@@ -16,6 +16,7 @@ from pallas_kernels import (
   swiglu_quantize,
   transpose,
 )
+from pallas_kernels.lowering import jax_private
 from pallas_kernels.rowwise import rms_gradient_tiles
 from pallas_kernels.rowwise.specs import SwigluGradient
 
@@ -125,3 +126,19 @@ def test_blocks_of_swiglus_gradient_leave_no_core_idle_for_their_size(rows, colu
   assert tile.block_cols == block_cols
   if block_cols > 256:
     assert rows * columns // tile.block_cols >= 132
+
+
+@pytest.mark.skipif(
+  jax.__version__ not in jax_private.SUPPORTED_JAX, reason="no Triton IR with this JAX"
+)
+@pytest.mark.parametrize(("shape", "packs"), [((1, 1), False), ((64, 12), True)], ids=str)
+def test_a_single_number_is_not_packed_two_to_a_register(shape, packs):
+  # Triton refuses such an instruction on an array of one
+  def gradients(x, weight):
+    call = functools.partial(rms_norm, implementation="triton")
+    return jax.grad(lambda *x: call(*x).astype(jnp.float32).sum(), argnums=(0, 1))(x, weight)
+
+  operands = [jax.ShapeDtypeStruct(x, jnp.bfloat16) for x in (shape, shape[1:])]
+  with device.abstract_gpu(**H200):
+    found = jax_private.triton_kernels(gradients, *operands)
+  assert ["packed_element = 2" in kernel.ir for kernel in found] == [packs] * len(found)
