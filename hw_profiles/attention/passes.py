@@ -62,6 +62,8 @@ class AttentionPass:
     num_warps: See `AttentionConfig`.
     persistent: Whether thread blocks of the Hopper kernel go from tile to tile,
       the next one's operands arriving while results are stored.
+    row_results: Float32 results of each row that the Hopper kernel stages: the log-sum-exp,
+      and where queries see different keys whether it is in doubt.
   """
 
   name: PassName
@@ -86,6 +88,7 @@ class AttentionPass:
   num_consumer_warpgroups: int | None
   num_warps: int | None
   persistent: bool = False
+  row_results: int = 0
   added: tuple[tuple[str, int], ...] = ()
 
   @property
@@ -210,6 +213,7 @@ def _forward(problem: AttentionProblem, config: AttentionConfig) -> AttentionPas
     score_tiles=1,
     once_bytes=problem.query_bytes + problem.output_bytes,
     persistent=True,
+    row_results=1 if problem.mask.is_open else 2,
   )
 
 

@@ -34,6 +34,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles import AttentionConfig
+from hw_profiles.attention.warp_specialized import takes_turns
 from hw_profiles.capacity.warpgroups import PRODUCER_REGISTERS, consumer_registers
 from pallas_kernels import compat
 from pallas_kernels.attention import schedule, softmax
@@ -47,8 +48,6 @@ from pallas_kernels.hopper.store import finish_stores
 
 Panels = tuple[jax.Array, ...]
 
-# head sizes of Q and V together up to which consumers take no turns
-_FREE_DIMS = 128
 # columns of a wgmma's result between two that a thread holds side by side
 _NEIGHBOURS = 8
 
@@ -83,13 +82,8 @@ class Geometry:
 
   @property
   def takes_turns(self) -> bool:
-    """Whether consumers issue their products by turns.
-
-    With head sizes of 64 the exponentials take as long as the products, and
-    waiting for a turn costs more than it hides: 412 against 428 TFLOP/s at
-    8192 causal on an H200; with 128 it gives 694 against 667.
-    """
-    return self.consumers > 1 and self.head_dim + self.value_dim > _FREE_DIMS
+    """Whether consumers issue their products by turns."""
+    return takes_turns(self.consumers, head_dim=self.head_dim, value_dim=self.value_dim)
 
   @property
   def rows(self) -> int:

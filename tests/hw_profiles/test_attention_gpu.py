@@ -30,6 +30,8 @@ def test_buffers_of_the_forward_kernel():
   assert needed(plan) == {
     ("shared", "Q"): 128 * 128 * 2,
     ("shared", "O"): 128 * 128 * 2,
+    # a log-sum-exp of each row, up to where a buffer may begin
+    ("shared", "row results"): 1024,
     ("shared", "K ring"): 2 * 128 * 128 * 2,
     ("shared", "V ring"): 2 * 128 * 128 * 2,
     # full and empty of two slots of two rings, and of Q, and the turn, of two consumers
@@ -86,7 +88,7 @@ def test_more_consumers_than_a_block_has_threads_for_are_refused():
   [
     (
       hw.AttentionConfig(128, 256),
-      "block_kv=256: shared memory needs 327792 B for Q (128x128) and O (128x128) and 2 stage(s) of"
+      "block_kv=256: shared memory needs 328816 B for Q (128x128) and O (128x128) and 2 stage(s) of"
       " K (256x128) and V (256x128), h200_sxm has 232448 B; largest block_kv that fits is 128",
     ),
     (
