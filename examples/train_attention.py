@@ -93,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument("--attention", choices=sorted(ATTENTION), default="pallas")
   parser.add_argument("--steps", type=int, default=200)
   options = parser.parse_args(arguments)
+  if options.steps < 1:
+    parser.error(f"--steps={options.steps}: expected at least 1")
   losses = train(options.attention, steps=options.steps)
   for index in range(0, options.steps, max(options.steps // 10, 1)):
     print(f"step {index:4d}  loss {losses[index]:.4f}")

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import tempfile
 
 import pytest
@@ -142,3 +143,15 @@ def test_porting_report_is_what_the_command_says_today(document, arguments, caps
   said = capsys.readouterr().out.split("\n", 1)[1]
   written = (_ROOT / "docs" / document).read_text(encoding="utf-8").split("\n", 1)[1]
   assert said == written, f"docs/{document} is stale: make porting writes it anew"
+
+
+def test_the_documented_plans_are_what_the_comments_say():
+  text = (_ROOT / "docs" / "ascend.md").read_text(encoding="utf-8")
+  code = next(x for x in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "wide" in x)
+  found = {}
+  exec(code, found)
+  plan, wide = found["plan"], found["wide"]
+  assert (plan.fits, plan.core, plan.workspace_bytes_per_block) == (True, "mixed", 32768)
+  assert (plan.programs[0].flags_set, plan.double_buffering) == (("0",), "kept")
+  assert wide.reason.startswith("UB needs 2883584 bits (360448 B), there are 1572864 bits")
+  assert (wide.fits, wide.programs, wide.buffers) == (False, (), ())

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pallas_kernels.benchmark import flags
+from pallas_kernels.benchmark import flags, main
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,3 +40,18 @@ def test_there_are_commands():
 def test_command_has_the_flags_of_the_program(command, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert flags.parse(shlex.split(command, comments=True)[1:]) is not None
+
+
+def test_the_comparison_is_the_program_s(capsys):
+  (shown,) = re.findall(r"^```\n(matmul m=1024.*?)^```$", README, re.MULTILINE | re.DOTALL)
+  planned, checked = shown.split("The kernel itself, run here and compared with float64\n")
+  assert main.main(["--check=none"]) == 0
+  printed = capsys.readouterr().out.splitlines()
+  for line in planned.splitlines():
+    assert line == "..." or line in printed
+  # run for half a minute by `make compare`; here the tiles alone
+  tiles = re.findall(r"^(\S+x\S+/\d+)", checked, re.MULTILINE)
+  assert tiles
+  assert {f"{tile}:" for tile in tiles} == {
+    line.split()[0] for line in printed if re.match(r"\d+x\d+x\d+/\d+: working set", line)
+  }
