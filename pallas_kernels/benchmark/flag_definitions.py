@@ -195,8 +195,10 @@ def help_text() -> str:
     )
   lines += [
     "",
-    "exit status: 0 fine; 1 a check failed; 2 the flags are wrong, or there is no room for what",
-    "  they ask in memory or where the output goes; 130 interrupted",
+    "exit status: 0 fine; 1 a check failed; 2 the flags are wrong, --task=run found no kernel that",
+    "  runs what they ask, or there is no room for it in memory or where the output goes; 130",
+    "  interrupted. A compiler that is not installed is an answer of --task=mlir, ascend and port:",
+    '  a row with outcome "not available" and the way to install it, status 0.',
   ]
   return "\n".join(lines) + "\n"
 

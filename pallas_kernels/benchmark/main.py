@@ -20,8 +20,8 @@ def main(arguments: Sequence[str]) -> int:
     arguments: The command line without the program's name.
 
   Returns:
-    0 fine, 1 a check failed, 2 the flags are wrong, or memory or the output has
-    no room for what they ask, 130 interrupted or told to end.
+    0 fine, 1 a check failed, 2 the flags are wrong, no kernel runs what they ask,
+    or memory or the output has no room for it, 130 interrupted or told to end.
   """
   try:
     return _main(arguments)
@@ -51,6 +51,8 @@ def _main(arguments: Sequence[str]) -> int:
   if options.results is not None:
     count = results.update(options.results, report.environment, report.results)
     _say(f"{options.results}: {len(report.results)} of its {count} rows are of this run")
+  if report.nothing_ran:
+    return _stop("nothing ran: every kernel asked for is refused, its row says why", EXIT_USAGE)
   return EXIT_CHECK_FAILED if report.failed else EXIT_FINE
 
 

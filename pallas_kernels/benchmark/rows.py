@@ -152,12 +152,14 @@ class Report:
     rows: For programs.
     blocks: For people.
     results: Measured times that `--results` keeps.
+    nothing_ran: Whether the task was to run kernels and each was refused.
   """
 
   environment: Mapping[str, Any]
   rows: tuple[Record, ...]
   blocks: tuple[Block, ...]
   results: "tuple[Result, ...]" = ()
+  nothing_ran: bool = False
 
   @property
   def failed(self) -> bool:

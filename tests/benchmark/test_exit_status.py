@@ -61,6 +61,30 @@ def test_unchecked_wrong_element_is_not_called_passed(broken_kernel, capsys):
   assert row["check"] == "not run"
 
 
+def test_run_of_refused_tiles_alone_shows_their_rows_and_is_status_2(capsys):
+  # XLA takes no tile
+  assert main.main(["--task=run", "--implementation=xla", *FLAGS]) == 2
+  captured = capsys.readouterr()
+  (row,) = json.loads(captured.out)["rows"]
+  assert row["check"] == "not run"
+  assert "xla" in row["reason"]
+  assert "nothing ran: every kernel asked for is refused" in captured.err
+
+
+def test_run_of_which_one_tile_runs_is_status_0(capsys):
+  refused = "--tile=block_m=32,block_n=32,block_k=32,accumulator=shared"
+  assert main.main(["--task=run", refused, *FLAGS]) == 0
+  found = json.loads(capsys.readouterr().out)["rows"]
+  assert [row["check"] for row in found] == ["not run", "passed"]
+
+
+def test_run_that_nothing_takes_with_any_tile_is_status_2_before_any_work(capsys):
+  assert main.main(["--task=run", "--implementation=triton", *FLAGS]) == 2
+  captured = capsys.readouterr()
+  assert captured.out == ""
+  assert "nothing to run: " in captured.err
+
+
 def test_interrupt_during_imports_is_status_130():
   code = (
     "import sys\n"

@@ -118,3 +118,12 @@ def test_sizes_and_options_have_lowering_s_names():
     "head_dim": 64,
   }
   assert dict(chosen) == {"is_causal": True}
+
+
+@pytest.mark.skipif(not why_missing(), reason="the compilers are installed here")
+@pytest.mark.parametrize("task", ["mlir", "ascend"])
+def test_missing_compilers_are_an_answer_with_status_0_as_the_help_says(task, capsys):
+  assert main.main([f"--task={task}", _SHAPE, _TILE, "--profile=ascend_910b3"]) == 0
+  assert "not available" in capsys.readouterr().out
+  assert main.main(["--help"]) == 0
+  assert 'outcome "not available"' in capsys.readouterr().out

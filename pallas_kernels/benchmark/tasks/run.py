@@ -30,10 +30,11 @@ class _Case:
 def run(options: Options) -> Report:
   """Runs every workload with every tile, and each peer once a workload.
 
-  A tile that its kernel refuses has a row that says why.
+  A tile that its kernel refuses has a row that says why, where all are refused, too;
+  then the report says that nothing ran.
 
   Raises:
-    UsageError: nothing that was asked for could run, with any tile; a problem
+    UsageError: nothing that was asked for could run, whatever the tile; a problem
       has no room in memory.
   """
   jobs.refuse_measuring_without_gpu(options)
@@ -43,7 +44,8 @@ def run(options: Options) -> Report:
   for workload in options.workloads:
     cases += [_kernel_case(options, workload, tile, profile) for tile in workload.tiles or (None,)]
     cases += [_peer_case(workload, peer) for peer in options.peers if peer in workload.op.peers]
-  _refuse_if_nothing_runs(options, [case.job for case in cases if case.job.peer is None])
+  kernels = [case.job for case in cases if case.job.peer is None]
+  _refuse_if_nothing_runs(options, kernels)
   outcomes = jobs.execute(options, [case.job for case in cases])
   rows = tuple(_row(options, case, outcome) for case, outcome in zip(cases, outcomes, strict=True))
   results = _results(options, cases, rows)
@@ -52,6 +54,7 @@ def run(options: Options) -> Report:
     rows=rows,
     blocks=(_block(rows, results, _trust(cases)),),
     results=tuple(result for result in results if result is not None),
+    nothing_ran=all(job.selection.reason is not None for job in kernels),
   )
 
 
