@@ -28,7 +28,7 @@ from typing import Any
 
 from pallas_kernels.benchmark import output
 from pallas_kernels.benchmark.errors import UsageError
-from pallas_kernels.benchmark.rows import SCHEMA, plain
+from pallas_kernels.benchmark.plain_values import SCHEMA, plain
 
 _FLAG = "results"
 

@@ -4,14 +4,11 @@ Rows are what JSON and CSV hold; blocks are what the table and Markdown show.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-  from pallas_kernels.benchmark.results import Result
-
-SCHEMA = 1
+from pallas_kernels.benchmark.plain_values import plain
+from pallas_kernels.benchmark.results import Result
 
 PASSED = "passed"
 FAILED = "failed"
@@ -158,34 +155,10 @@ class Report:
   environment: Mapping[str, Any]
   rows: tuple[Record, ...]
   blocks: tuple[Block, ...]
-  results: "tuple[Result, ...]" = ()
+  results: tuple[Result, ...] = ()
   nothing_ran: bool = False
 
   @property
   def failed(self) -> bool:
     """Whether a check failed."""
     return any(row.check == FAILED for row in self.rows)
-
-
-def plain(value: Any) -> Any:
-  """`value` in the types of JSON.
-
-  JSON has no infinity and no NaN, and null means an empty field, so those
-  become the texts "Infinity", "-Infinity" and "NaN", which float() reads.
-  """
-  if dataclasses.is_dataclass(value) and not isinstance(value, type):
-    return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-  if isinstance(value, Mapping):
-    return {str(key): plain(item) for key, item in value.items()}
-  if isinstance(value, list | tuple | set | frozenset):
-    items = [plain(item) for item in value]
-    return sorted(items) if isinstance(value, set | frozenset) else items
-  if value is None or isinstance(value, bool | str):
-    return value
-  if hasattr(value, "item"):  # a NumPy scalar
-    return plain(value.item())
-  if isinstance(value, float) and not math.isfinite(value):
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-  if isinstance(value, int | float):
-    return value
-  return str(value)
