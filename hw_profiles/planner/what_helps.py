@@ -42,11 +42,13 @@ class Change:
   def sentence(self) -> str:
     """`num_stages=4: 112.0 us (-8 %), then dram binds`."""
     gain = "" if self.gain is None else f" ({-100 * self.gain:+.0f} %)"
-    binds = (
-      f"still bound by {self.bound}"
-      if self.bound == self.bound_before
-      else f"then {self.bound} binds"
-    )
+    if self.bound == self.what:
+      # latency without that of DRAM: the parts of a step still follow one another
+      binds = f"what is left of {self.bound} binds"
+    elif self.bound == self.bound_before:
+      binds = f"still bound by {self.bound}"
+    else:
+      binds = f"then {self.bound} binds"
     return f"{self.what}: {self.predicted_us:,.1f} us{gain}, {binds}"
 
 

@@ -149,3 +149,10 @@ def test_cuda_cores_without_limit_leave_the_tensor_cores():
 def test_what_is_no_plan_is_refused():
   with pytest.raises(ValueError, match=r"tile_plan=None: expected a TilePlan, as plan and rank"):
     hw.what_helps(None)
+
+
+def test_latency_without_that_of_memory_is_not_said_to_bind_still():
+  planned = hw.plan(FFN, hw.MatmulConfig(64, 64, 32, 1), "h200_sxm", schedule="warp_specialized")
+  ideal = hw.what_helps(planned).ideal[0]
+  assert (ideal.what, ideal.bound) == ("latency", "latency")
+  assert ideal.sentence().endswith("what is left of latency binds")
