@@ -10,7 +10,14 @@ from hw_profiles.ascend.errors import CompilersNotInstalledError
 
 # what the route was made with; another version prints other text
 PINNED = {"ascendnpu-ir": "1.2.0", "triton-ascend": "3.2.0"}
-_ADVICE = 'pip install "pallas-kernels[ascend]" on Python 3.11 installs them'
+_PIP = 'pip install "pallas-kernels[ascend]" on Python 3.11 installs them'
+# Beside the package only where it runs from a checkout.
+_CHECKOUT = pathlib.Path(__file__).parents[2] / "requirements" / "ascend.txt"
+_ADVICE = _PIP + (
+  "; in a checkout `make test-ascend` does, for .venv-ascend/bin/pallas-bench"
+  if _CHECKOUT.is_file()
+  else ""
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -118,13 +118,14 @@ def compile_task(task: CompileTask) -> Compiled:
   """
   profile = hw_profiles.get_profile(task.profile)
   if isinstance(profile, GpuProfile):
-    if _implementation(task, profile) == "mosaic_gpu":
+    if nvidia_implementation(task, profile) == "mosaic_gpu":
       return _answered(task, f"Mosaic GPU (jax {jax.__version__})", _mosaic)
     return _answered(task, f"Pallas to Triton IR (jax {jax.__version__})", _triton)
   return _answered(task, get_target(task.profile).compiler, _ascend)
 
 
-def _implementation(task: CompileTask, profile: GpuProfile) -> str:
+def nvidia_implementation(task: CompileTask, profile: GpuProfile) -> str:
+  """What compiles a task for a GPU: "mosaic_gpu" or "triton"."""
   if task.implementation is not None:
     return task.implementation
   hopper = profile.compute_capability == (9, 0)

@@ -6,9 +6,10 @@ import pathlib
 import pytest
 
 from hw_profiles.ascend import why_missing
-from pallas_kernels.benchmark import flags, lowered, main
+from pallas_kernels.benchmark import compiling, flags, lowered, main, stages
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.lowering import OPS
+from pallas_kernels.lowering.compile_task import compile_task
 
 _SHAPE = "--shape=m=256,k=128,n=256"
 _TILE = "--tile=block_m=64,block_n=64,block_k=64"
@@ -78,7 +79,51 @@ def test_compare_shows_what_the_compilers_allocate_where_asked(capsys):
 
 def test_unknown_stage_is_named_with_those_there_are(capsys):
   assert main.main(["--task=mlir", _SHAPE, _TILE, "--profile=h200_sxm", "--stage=sass"]) == 2
-  assert "--stage=sass: expected one of mosaic_gpu, layouts, lowered" in capsys.readouterr().err
+  said = capsys.readouterr().err
+  assert "--stage=sass: expected one of mosaic_gpu, layouts, lowered" in said
+  assert "lowerings" not in said  # before any work
+
+
+@pytest.mark.parametrize("stage", ["linalg", "hivm", "simplified"])
+def test_stage_of_the_other_vendor_is_told_with_what_would_make_it(stage, capsys):
+  assert main.main(["--task=mlir", _SHAPE, _TILE, "--profile=h200_sxm", f"--stage={stage}"]) == 2
+  said = capsys.readouterr().err
+  assert f"--stage={stage}: a stage of the Ascend route" in said
+  assert "with mosaic_gpu, layouts, lowered" in said
+  assert "--profile=ascend_910b3" in said
+  assert why_missing() in said
+  assert "lowerings" not in said
+
+
+@pytest.mark.skipif(not why_missing(), reason="the compilers are installed here")
+def test_stage_whose_compilers_are_missing_is_told_beside_the_other_vendor(capsys):
+  arguments = [_SHAPE, _TILE, "--profile=h200_sxm,ascend_910b3", "--stage=linalg"]
+  assert main.main(["--task=mlir", *arguments]) == 0
+  text = " ".join(capsys.readouterr().out.split())
+  assert "--stage=linalg: of the Ascend route, not made here: ascendnpu-ir is not" in text
+  assert ".venv-ascend/bin/pallas-bench" in text
+
+
+def test_triton_is_every_triton_kernel_of_a_tile(capsys):
+  (row,) = _rows(
+    capsys,
+    "--kernel=rms_norm",
+    "--shape=rows=16,columns=512",
+    "--tile=block_rows=1,block_cols=128,num_splits=2",
+    "--profile=rtx_pro_6000",
+    "--stage=triton",
+  )
+  assert [name.split()[:2] for name in row["stages"]] == [["triton", "1"], ["triton", "2"]]
+
+
+def test_names_of_stages_are_those_that_lowering_gives():
+  profiles = {"Mosaic GPU": "h200_sxm", "Triton IR": "rtx_pro_6000"}
+  for route, profile in profiles.items():
+    options = flags.parse(["--task=mlir", _SHAPE, _TILE])
+    (workload,) = options.workloads
+    task = compiling.task(options, workload, workload.tiles[0], profile, texts=True)
+    assert stages.route(task) == route
+    assert tuple(compile_task(task).stages) == stages.ROUTES[route]
 
 
 @pytest.mark.parametrize(

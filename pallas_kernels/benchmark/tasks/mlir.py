@@ -10,8 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import hw_profiles
-from pallas_kernels.benchmark import cells, commands, compiling, environment, lowered, output
-from pallas_kernels.benchmark.errors import UsageError
+from pallas_kernels.benchmark import (
+  cells,
+  commands,
+  compiling,
+  environment,
+  lowered,
+  output,
+  stages,
+)
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.rows import NOT_RUN, Block, Report, Written
 from pallas_kernels.benchmark.workload import Workload
@@ -65,7 +72,7 @@ def run(options: Options) -> Report:
   """Lowers every tile for every device, and shows or writes the stages.
 
   Raises:
-    UsageError: a stage of that name is nowhere, or a file cannot be written.
+    UsageError: a stage is none of what is lowered, or a file cannot be written.
   """
   profiles = options.profiles or lowered.DEFAULT_PROFILES
   cases = [
@@ -78,13 +85,11 @@ def run(options: Options) -> Report:
     compiling.task(options, workload, tile, profile, texts=True)
     for workload, tile, profile in cases
   ]
+  stages.check(options.stages, tasks, passes=options.passes)
   with CompilePool(options.jobs) as pool:
     answers = compiling.compiled(pool, tasks, "lowerings")
   shown = [_chosen(options, answer) for answer in answers]
-  known = dict.fromkeys(name for answer in answers for name in answer.stages)
-  for name in options.stages:
-    if known and name not in known:
-      raise UsageError(f"--stage={name}: expected one of {', '.join(known)}")
+  not_made = stages.not_made(options.stages, answers)
   if options.folder is not None:
     shown = [
       {
@@ -101,7 +106,7 @@ def run(options: Options) -> Report:
   return Report(
     environment=environment.describe(with_device=False),
     rows=rows,
-    blocks=(*texts_first, _summary(options, answers, shown)),
+    blocks=(*texts_first, _summary(options, answers, shown, not_made)),
   )
 
 
@@ -109,7 +114,7 @@ def _chosen(options: Options, answer: Compiled) -> dict[str, str]:
   return {
     name: text
     for name, text in answer.stages.items()
-    if not options.stages or name in options.stages
+    if not options.stages or stages.matches(name, options.stages)
   }
 
 
@@ -169,8 +174,10 @@ def _text_blocks(answers: list[Compiled], shown: list[dict[str, str]]) -> list[B
   ]
 
 
-def _summary(options: Options, answers: list[Compiled], shown: list[dict[str, str]]) -> Block:
-  lines = compiling.report_reasons(answers, {}, _label)
+def _summary(
+  options: Options, answers: list[Compiled], shown: list[dict[str, str]], not_made: list[str]
+) -> Block:
+  lines = compiling.report_reasons(answers, {}, _label) + not_made
   if options.folder is not None:
     count = sum(map(len, shown))
     lines.append(f"{count} stages written to {options.folder}")
