@@ -21,6 +21,8 @@ from pallas_kernels.benchmark.ops.op import AnyOp, Option, options_of
 _HELP_TAIL = re.compile(r";\s+repeat this option.*", re.DOTALL)
 
 TASKS = ("compare", "run", "plan", "tune", "examples", "ladder", "fusion", *lowered.TASKS)
+# Tasks that have rows of what no kernel runs.
+PLANNING_TASKS = ("compare", "plan")
 CHECKS = ("float64", "none")
 CHECK_PARTS = ("all", "sample")
 TIMERS = ("device", "wall")
@@ -59,7 +61,7 @@ def define() -> absl_flags.FlagValues:
   listed(
     "dtype",
     None,
-    f"Operand dtypes, of {_each(kernels, lambda op: ', '.join(op.dtypes))}. Left out: the first.",
+    f"Operand dtypes, of {_each(kernels, _dtypes)}. Left out: the first.",
   )
   many(
     "tile",
@@ -217,6 +219,14 @@ def _each(kernels: Sequence[AnyOp], text: Callable[[AnyOp], str]) -> str:
   if len(kernels) == 1:
     return text(kernels[0])
   return "; ".join(f"{op.name} {text(op)}" for op in kernels)
+
+
+def _dtypes(op: AnyOp) -> str:
+  """The dtypes of an op, with those that no kernel takes called so."""
+  return ", ".join(
+    f"{dtype} (planned only, no kernel takes it)" if dtype in op.planned_dtypes else dtype
+    for dtype in op.dtypes
+  )
 
 
 def _tile_fields(op: AnyOp) -> str:

@@ -19,6 +19,7 @@ from pallas_kernels.benchmark.flag_definitions import (
   DEFAULT_TIME_LIMIT_S,
   DEFAULT_TOP,
   FORMATS,
+  PLANNING_TASKS,
   TASKS,
   TIMERS,
   define,
@@ -242,7 +243,7 @@ def _workloads(
     found = [
       _checked(Workload(op=op, shape=shape, dtype=dtype, options=options, tiles=tiles))
       for shape in shapes or (op.default_shape,)
-      for dtype in _dtypes(op, values.dtype)
+      for dtype in _dtypes(op, values.dtype, task)
     ]
     if task in lowered.TASKS or values.compilers:
       for workload in found:
@@ -261,8 +262,18 @@ def _checked(workload: Workload) -> Workload:
   return workload
 
 
-def _dtypes(op: AnyOp, given: Sequence[str] | None) -> tuple[str, ...]:
-  return op.dtypes[:1] if given is None else parsing.choose("dtype", given, op.dtypes)
+def _dtypes(op: AnyOp, given: Sequence[str] | None, task: str) -> tuple[str, ...]:
+  if given is None:
+    return op.dtypes[:1]
+  chosen = parsing.choose("dtype", given, op.dtypes)
+  for dtype in chosen:
+    if dtype in op.planned_dtypes and task not in PLANNING_TASKS:
+      raise UsageError(
+        f"--dtype={dtype}: {op.name} is planned with it, no kernel takes it; "
+        f"--task={' and --task='.join(PLANNING_TASKS)} do, --task={task} has "
+        f"{', '.join(op.run_dtypes)}"
+      )
+  return chosen
 
 
 def _op_options(op: AnyOp, values: absl_flags.FlagValues, given: set[str], task: str) -> Any:

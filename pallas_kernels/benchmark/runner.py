@@ -58,8 +58,15 @@ def select(
   workload: Workload, part: Shape, config: Config | None, implementation: str | None
 ) -> Selection:
   """Which implementation and tile would run on a part of the problem, without running it."""
+  op = workload.op
+  if workload.dtype in op.planned_dtypes:
+    return Selection(
+      implementation=None,
+      reason=f"{workload.dtype} operands: {op.name} is planned with them, its kernels take "
+      f"{', '.join(op.run_dtypes)}",
+    )
   try:
-    explanation = workload.op.explain(
+    explanation = op.explain(
       part, workload.dtype, workload.options, config=config, implementation=implementation
     )
   except (ValueError, NotImplementedError) as error:

@@ -140,3 +140,18 @@ def test_window_is_keys_to_the_left_and_right(text, sides):
   shape = FlashAttentionShape(batch=1, seq_q=64, seq_kv=64, heads=1)
   problem = FLASH_ATTENTION.problem(shape, "float16", FlashAttentionOptions(window=text))
   assert problem.window == sides
+
+
+def test_planned_dtype_keeps_its_row_in_a_comparison_and_names_what_kernels_take(capsys):
+  (row,) = rows_of(
+    capsys,
+    "--task=compare",
+    "--kernel=flash_attention",
+    "--shape=batch=1,seq_q=64,seq_kv=64,heads=1",
+    "--dtype=float8_e4m3fn",
+    "--tile=block_q=64,block_kv=64",
+    "--profile=h200_sxm",
+  )
+  assert row["check"] == "not run"
+  (note,) = (note for note in row["notes"] if note.startswith("not run: "))
+  assert note.endswith("its kernels take bfloat16, float16, float32")

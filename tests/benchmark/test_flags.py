@@ -138,6 +138,13 @@ def test_two_command_lines_do_not_share_state():
       ["--task=plan", "--kernel=decode_attention", "--page_size=0"],
       ["page_size=0", "at least 1"],
     ),
+    (
+      ["--task=run", "--kernel=flash_attention", "--dtype=float8_e4m3fn"],
+      [
+        "--dtype=float8_e4m3fn: flash_attention is planned with it, no kernel takes it",
+        "--task=run has bfloat16, float16, float32",
+      ],
+    ),
     (["--task=examples", "--kernel=matmul"], ["--kernel is not read by --task=examples"]),
     (["--task=examples", "--profile=h100"], ["--profile is not read by --task=examples"]),
     (["--task=examples", "--bias"], ["--bias is not read by --task=examples"]),
@@ -172,6 +179,14 @@ def test_help_lists_the_profiles_and_the_fields_of_a_tile(capsys):
   assert ", ".join(hw_profiles.list_profiles()) in text
   assert "block_m, block_n, block_k, num_stages=2, group_m=8, accumulator=registers" in text
   assert "num_warps=none" in text
+
+
+def test_help_says_which_dtypes_are_planned_only(capsys):
+  assert main.main(["--help"]) == 0
+  text = " ".join(capsys.readouterr().out.split())
+  planned = "float32, float8_e4m3fn (planned only, no kernel takes it); decode_attention"
+  assert f"flash_attention bfloat16, float16, {planned}" in text
+  assert text.count("planned only") == 1
 
 
 def test_help_names_every_flag_and_no_task_that_is_not_there(capsys):

@@ -107,6 +107,7 @@ class FlashAttention(AttentionOp[FlashAttentionShape, AttentionConfig, FlashAtte
   )
   options_class = FlashAttentionOptions
   dtypes = (*FLOAT_DTYPES, "float8_e4m3fn")
+  planned_dtypes = ("float8_e4m3fn",)
 
   def problem(
     self, shape: FlashAttentionShape, dtype: str, options: FlashAttentionOptions

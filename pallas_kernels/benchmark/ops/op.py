@@ -129,6 +129,7 @@ class Op(abc.ABC, Generic[S, C, O]):
     default_tiles: What `compare` and `plan` look at where `--tile` is left out.
     options_class: A frozen dataclass of `option` fields.
     dtypes: Operand dtypes, by name.
+    planned_dtypes: Those of them that the planner takes and no kernel does.
     peers: What people would use instead, by name.
     tasks: The tasks that do something with it.
     transposed_operands: Those, by position, that callers keep as their transpose.
@@ -141,9 +142,15 @@ class Op(abc.ABC, Generic[S, C, O]):
   default_tiles: tuple[C, ...]
   options_class: type[O]
   dtypes: tuple[str, ...] = ("bfloat16", "float16", "float32")
+  planned_dtypes: tuple[str, ...] = ()
   peers: tuple[str, ...] = ()
   tasks: tuple[str, ...] = ("compare", "run", "plan")
   transposed_operands: tuple[int, ...] = ()
+
+  @property
+  def run_dtypes(self) -> tuple[str, ...]:
+    """The operand dtypes that kernels take."""
+    return tuple(dtype for dtype in self.dtypes if dtype not in self.planned_dtypes)
 
   # --- the planner's side
 
