@@ -51,7 +51,10 @@ def define() -> absl_flags.FlagValues:
   kernels = [ops.get(name) for name in ops.names()]
   boolean("help", False, "Print this and stop.")
   string("task", "compare", f"One of {', '.join(TASKS)}.")
-  listed("kernel", ["matmul"], f"Ops, of {', '.join(ops.names())}; or all.")
+  composed = "; ".join(f"{name} is {' and '.join(steps)}" for name, steps in ops.COMPOSED.items())
+  listed(
+    "kernel", ["matmul"], f"Ops, of {', '.join(ops.names())}; or all. No op of its own: {composed}."
+  )
   many(
     "shape",
     None,

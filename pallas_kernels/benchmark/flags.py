@@ -206,6 +206,12 @@ def _kernels(given: Sequence[str], task: str) -> list[AnyOp]:
   known = [ops.get(name) for name in ops.names()]
   if given == ["all"]:
     return [op for op in known if task in _tasks_of(op)]
+  for name in given:
+    if name in ops.COMPOSED:
+      raise UsageError(
+        f"--kernel={name}: the planner takes it as {' followed by '.join(ops.COMPOSED[name])}, "
+        f"and it has no name here; expected one of {', '.join(op.name for op in known)}"
+      )
   chosen = [ops.get(name) for name in parsing.choose("kernel", given, [op.name for op in known])]
   for op in chosen:
     if task not in _tasks_of(op):

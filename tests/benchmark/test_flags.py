@@ -5,6 +5,7 @@ import re
 import pytest
 
 import hw_profiles
+import pallas_kernels
 from hw_profiles import MatmulConfig
 from pallas_kernels.benchmark import flags, main, ops
 from pallas_kernels.benchmark.errors import UsageError
@@ -76,6 +77,10 @@ def test_two_command_lines_do_not_share_state():
     (["--task=numbers"], ["--task=numbers", "compare, run, plan, "]),
     (["--task=comparr"], ["--task=", "did you mean 'compare'?"]),
     (["--kernel=matmull"], ["--kernel=matmull", "did you mean 'matmul'?"]),
+    (
+      ["--kernel=quantize_matmul"],
+      ["planner takes it as quantize_rows followed by quantized_matmul", "no name here; expected"],
+    ),
     (["--kernel="], ["--kernel", "expected at least one of matmul"]),
     (["--dtype=bf16"], ["--dtype=bf16", "bfloat16, float16, float32"]),
     (["--out_dtype=int3"], ["--out_dtype=int3"]),
@@ -179,6 +184,13 @@ def test_help_lists_the_profiles_and_the_fields_of_a_tile(capsys):
   assert ", ".join(hw_profiles.list_profiles()) in text
   assert "block_m, block_n, block_k, num_stages=2, group_m=8, accumulator=registers" in text
   assert "num_warps=none" in text
+
+
+def test_every_public_op_has_a_name_or_the_ops_that_it_is_planned_as():
+  config_or_answer = {"explain"} | {name for name in pallas_kernels.__all__ if name[0].isupper()}
+  public = set(pallas_kernels.__all__) - config_or_answer
+  assert public == set(ops.names()) | set(ops.COMPOSED)
+  assert {step for steps in ops.COMPOSED.values() for step in steps} <= set(ops.names())
 
 
 def test_help_says_which_dtypes_are_planned_only(capsys):

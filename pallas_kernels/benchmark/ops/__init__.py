@@ -14,6 +14,9 @@ from pallas_kernels.benchmark.ops.transpose import TRANSPOSE
 
 _OPS: dict[str, AnyOp] = {}
 
+COMPOSED = {"quantize_matmul": ("quantize_rows", "quantized_matmul")}
+"""Public functions that are no op of `--kernel`, each with the ops that it is planned as."""
+
 
 def register(op: AnyOp) -> None:
   """Makes an op one of `--kernel`.
