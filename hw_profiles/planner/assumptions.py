@@ -133,5 +133,16 @@ def _checked(profile: str, op: str, error: ModelError | None) -> str:
   return (
     f"times: median error {100 * error.median_absolute_relative_error:.0f} %, largest"
     f" {100 * error.largest_absolute_relative_error:.0f} %, over {error.row_count} measured"
-    f" times of {op} ({error.source})"
+    f" times of {op}{_of_named_tiles(error)} ({error.source})"
+  )
+
+
+def _of_named_tiles(error: ModelError) -> str:
+  """The error of single tiles, where a source says which ran; most say only that it is tuned."""
+  named = error.named_tiles
+  if named is None or named.row_count == error.row_count:
+    return ", which name their tiles" if named is not None else ", none of which names its tile"
+  return (
+    f"; of them {named.row_count} name their tile: median {100 * named.median:.0f} %, largest"
+    f" {100 * named.largest:.0f} %"
   )

@@ -28,7 +28,7 @@ from hw_profiles.validation.accuracy import Accuracy, accuracy
 from hw_profiles.validation.halves import calibration_half
 from hw_profiles.validation.measured import MeasuredRow, measured_ops, measured_rows
 from hw_profiles.validation.problems import NotComparable, problems
-from hw_profiles.validation.recorded import RECORDED, ModelError
+from hw_profiles.validation.recorded import RECORDED, ModelError, RelativeErrors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +193,17 @@ def model_error(op: str, profile: str) -> ModelError | None:
       + (f"; {stand_ins} rows on sibling devices with fields changed" if stand_ins else "")
       + "; none of them used to choose a constant"
     ),
+    best_tiles=_relative_errors([one for one in reported if not one.row.config]),
+    named_tiles=_relative_errors([one for one in reported if one.row.config]),
   )
+
+
+def _relative_errors(rows: list[Comparison]) -> RelativeErrors | None:
+  """None where there are no rows."""
+  errors = [abs(one.relative_error) for one in rows]
+  if not errors:
+    return None
+  return RelativeErrors(round(statistics.median(errors), 3), round(max(errors), 3), len(errors))
 
 
 def model_errors() -> dict[str, dict[str, ModelError]]:

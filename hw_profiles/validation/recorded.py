@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+from typing import Any
 
 from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.registry import get_profile, list_profiles
@@ -12,6 +13,21 @@ RECORDED = pathlib.Path(__file__).parent / "model_errors.json"
 # A time this much beyond the measured ones is still like them.
 _MARGIN = 1.5
 LIMITS = pathlib.Path(__file__).parent / "limits.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class RelativeErrors:
+  """|predicted - measured| / measured over some rows.
+
+  Attributes:
+    median: Of them.
+    largest: The worst row's.
+    row_count: How many they are.
+  """
+
+  median: float
+  largest: float
+  row_count: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +43,9 @@ class ModelError:
     shortest_us: The shortest measured time among them.
     longest_us: The longest.
     source: Which rows, from where, and with which stand-ins.
+    best_tiles: Of the rows that name no tile, held against the model's best; None
+      where there is none.
+    named_tiles: Of the rows that name their tile, and are planned with it.
   """
 
   median_absolute_relative_error: float
@@ -37,10 +56,19 @@ class ModelError:
   shortest_us: float
   longest_us: float
   source: str
+  best_tiles: RelativeErrors | None
+  named_tiles: RelativeErrors | None
 
   def covers(self, time_us: float) -> bool:
     """Whether a time is among those that were measured, or within a factor of 1.5 of one."""
     return self.shortest_us / _MARGIN <= time_us <= self.longest_us * _MARGIN
+
+
+_PARTS = ("best_tiles", "named_tiles")
+
+
+def _errors_of(entry: dict[str, Any] | None) -> RelativeErrors | None:
+  return None if entry is None else RelativeErrors(**entry)
 
 
 @functools.cache
@@ -48,7 +76,7 @@ def _errors() -> dict[tuple[str, str], ModelError]:
   """By op and profile."""
   document = json.loads(RECORDED.read_text(encoding="utf-8"))
   return {
-    (op, profile): ModelError(**error)
+    (op, profile): ModelError(**error | {name: _errors_of(error.get(name)) for name in _PARTS})
     for op, profiles in document["errors"].items()
     for profile, error in profiles.items()
   }

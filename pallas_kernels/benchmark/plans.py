@@ -121,18 +121,33 @@ def model_error(workload: Workload, profile: str) -> hw_profiles.ModelError | No
 def trust(workload: Workload, profile: str) -> str:
   """What a predicted time of the op on a profile is worth, in one sentence.
 
-  A library picks its own tile, and the model its best: the comparison says how
-  good that one time is, and nothing of a tile that somebody names.
+  A library picks its own tile, and the model its best: that comparison says how
+  good this one time is, and nothing of a tile that somebody names. Of named tiles
+  the rows that say which tile ran tell, where there are any.
   """
   error = model_error(workload, profile)
   if error is None:
     return f"{profile}: estimate; never compared with a measured {workload.op.name}"
+  return f"{profile}: estimate; {compared(error)}"
+
+
+def compared(error: hw_profiles.ModelError) -> str:
+  """What the model was held against, and how far it was from it."""
+  best = "the model's best tiles "
+  if error.best_tiles is None:
+    best += "were not compared with libraries"
+  else:
+    best += f"against measured libraries: {_spread(error.best_tiles)}"
+  if error.named_tiles is None:
+    return f"{best}; single tiles were not measured"
+  return f"{best}; single measured tiles: {_spread(error.named_tiles)}"
+
+
+def _spread(errors: recorded.RelativeErrors) -> str:
   return (
-    f"{profile}: estimate; the model's best tiles against measured libraries: median "
-    f"{error.median_absolute_relative_error:.0%}, worst "
-    f"{error.largest_absolute_relative_error:.0%} over {error.row_count} rows; single tiles were "
-    "not measured"
-  ).replace("%", " %")
+    f"median {100 * errors.median:.0f} %, worst {100 * errors.largest:.0f} % over"
+    f" {errors.row_count} rows"
+  )
 
 
 def fill(verdict: hw_profiles.TilePlan) -> str:

@@ -1,11 +1,13 @@
 """The model against measured times, and what is recorded of it."""
 
+import ast
 import dataclasses
 import itertools
 import json
 import math
 import pathlib
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -132,6 +134,37 @@ def test_unused_rows_have_reasons():
   for entry in measured.unused_rows():
     assert entry.reason
     assert entry.count > 0
+
+
+def test_every_tile_of_the_ladder_is_a_row():
+  """docs/gemm-ladder.md has the measured times of single tiles, and the rows are those."""
+  ladder = (document.DOCUMENT.parent / "gemm-ladder.md").read_text(encoding="utf-8")
+  steps = re.findall(
+    r"^\| (triton|mosaic_gpu) (\S+) \|.*?\| \d+ \| \w+ \| ([0-9.]+) \|",
+    ladder.replace("\\_", "_"),
+    re.MULTILINE,
+  )
+  assert len(steps) == 9
+  written = {
+    (f"matmul ({kernel})", hw.MatmulConfig(**_tile(fields)).describe(), float(time_us))
+    for kernel, fields, time_us in steps
+  }
+  recorded_steps = [row for row in ROWS if row.source.startswith("docs/gemm-ladder.md")]
+  assert len(recorded_steps) == len(written)
+  assert {
+    (row.implementation, hw.MatmulConfig(**row.config).describe(), row.measured_us)
+    for row in recorded_steps
+  } == written
+  assert not any(row.calibrates for row in recorded_steps)
+
+
+def _tile(text):
+  """`--tile` as the ladder prints it."""
+  return {name: ast.literal_eval(value) for name, _, value in _pairs(text)}
+
+
+def _pairs(text):
+  return [field.partition("=") for field in text.split(",")]
 
 
 # --- from a row to a problem
@@ -323,6 +356,34 @@ def test_spearman_is_that_of_the_ranks():
 @pytest.mark.parametrize(("op", "profile"), PAIRS)
 def test_recorded_model_error_is_what_the_comparison_gives(op, profile):
   assert recorded_error(op, hw.get_profile(profile)) == compare.model_error(op, profile)
+
+
+@pytest.mark.parametrize(("op", "profile"), PAIRS)
+def test_error_of_single_tiles_is_told_from_that_of_the_best(op, profile):
+  reported = compare.compared(op, profile).reported
+  if not reported:
+    return
+  error = recorded_error(op, hw.get_profile(profile))
+  for found, rows in (
+    (error.best_tiles, [one for one in reported if not one.row.config]),
+    (error.named_tiles, [one for one in reported if one.row.config]),
+  ):
+    assert (found is None) is (not rows)
+    if found is not None:
+      assert found.row_count == len(rows)
+      assert found.largest == pytest.approx(max(abs(x.relative_error) for x in rows), abs=5e-4)
+
+
+def test_plan_says_the_error_of_single_tiles_where_some_were_measured():
+  problem, tile = hw.MatmulProblem(1024, 4096, 12288), hw.MatmulConfig(128, 128, 64, 2)
+  (said,) = (x for x in hw.plan(problem, tile, "h200").assumptions if x.startswith("times: "))
+  named = recorded_error("matmul", hw.get_profile("h200")).named_tiles
+  assert (
+    f"{named.row_count} name their tile: median {100 * named.median:.0f} %, largest"
+    f" {100 * named.largest:.0f} %"
+  ) in said
+  (said,) = (x for x in hw.plan(problem, tile, "h100").assumptions if x.startswith("times: "))
+  assert "none of which names its tile" in said
 
 
 def test_writing_gives_the_recorded_file(tmp_path):
