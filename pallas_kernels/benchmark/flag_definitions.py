@@ -8,7 +8,9 @@ import dataclasses
 import functools
 import re
 import textwrap
+import typing
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags as absl_flags
 
@@ -59,7 +61,8 @@ def define() -> absl_flags.FlagValues:
     "shape",
     None,
     "Sizes of the op. A value start:stop:step sweeps, both ends included. Repeatable. Left out: "
-    f"{_each(kernels, lambda op: str(op.default_shape))}.",
+    f"{_each(kernels, lambda op: str(op.default_shape))}. Names, [those that may be left out]: "
+    f"{_each(kernels, _shape_names)}.",
   )
   listed(
     "dtype",
@@ -71,7 +74,8 @@ def define() -> absl_flags.FlagValues:
     None,
     "Fields of the op's config, sweeps as in --shape; for example "
     f"{_each(kernels, lambda op: op.default_tiles[0].describe())}. Repeatable. Left out: the task "
-    f"chooses, and says what. Fields: {_each(kernels, _tile_fields)}.",
+    f"chooses, and says what. Fields, =default where there is one, a|b for words to choose from: "
+    f"{_each(kernels, _tile_fields)}.",
   )
   listed(
     "profile",
@@ -173,6 +177,7 @@ def help_text() -> str:
     "pallas-bench: what a tile plan costs, whether it fits, and whether the kernel is right.",
     "",
     "usage: pallas-bench [--task=compare] [--flag=value ...]",
+    "       --flag or --noflag where a flag is yes or no",
     "",
     "  --task=compare   fits, cost and float64 check of tiles on every profile; runs the kernel",
     "  --task=run       run one implementation at full size, check it; on a GPU, measure it",
@@ -233,13 +238,32 @@ def _dtypes(op: AnyOp) -> str:
 
 
 def _tile_fields(op: AnyOp) -> str:
-  """The fields of an op's config, with the defaults of those that may be left out."""
-  return ", ".join(
-    field.name
-    if field.default is dataclasses.MISSING
-    else f"{field.name}={'none' if field.default is None else field.default}"
-    for field in dataclasses.fields(op.config_class)
-  )
+  """The fields of an op's config, with the defaults of those that may be left out.
+
+  Of a field that takes words all of them, the default first.
+  """
+  hints = typing.get_type_hints(op.config_class)
+
+  def described(field: dataclasses.Field[Any]) -> str:
+    if field.default is dataclasses.MISSING:
+      return field.name
+    values = ["none" if field.default is None else str(field.default)]
+    if typing.get_origin(hints[field.name]) is typing.Literal:
+      values += [word for word in typing.get_args(hints[field.name]) if word not in values]
+    return f"{field.name}={'|'.join(values)}"
+
+  return ", ".join(map(described, dataclasses.fields(op.config_class)))
+
+
+def _shape_names(op: AnyOp) -> str:
+  """The sizes of an op, those that may be left out in brackets with their default."""
+
+  def described(field: dataclasses.Field[Any]) -> str:
+    if field.default is dataclasses.MISSING:
+      return field.name
+    return f"[{field.name}{'' if field.default is None else f'={field.default}'}]"
+
+  return ", ".join(map(described, dataclasses.fields(op.shape_class)))
 
 
 def _option_help(takers: Sequence[tuple[str, Option]]) -> str:

@@ -37,6 +37,7 @@ _Item = TypeVar("_Item")
 _REWORDED = {
   r"flag --": "--",
   r"Unknown command line flag '": "unknown flag '--",
+  r"\. Did you mean: (\w+) \?": r"; did you mean --\1?",
   r"\('Non-boolean argument to boolean flag', .*\)": "expected true or false, or no value",
 }
 
@@ -148,7 +149,10 @@ def parse(arguments: Sequence[str]) -> Options | None:
   if values.help:
     return None
   if rest:
-    raise UsageError(f"{rest[0]!r} is not a flag; every option is --name=value")
+    raise UsageError(
+      f"{rest[0]!r} is not a flag; every option is --name=value "
+      "(or --name value), or --name and --noname for yes and no"
+    )
   given = {name for name in values if values[name].present}
   task = _known("task", values.task, TASKS)
   for name, tasks in _READ_BY.items():
@@ -217,7 +221,7 @@ def _kernels(given: Sequence[str], task: str) -> list[AnyOp]:
     if task not in _tasks_of(op):
       able = ", ".join(other.name for other in known if task in _tasks_of(other))
       raise UsageError(
-        f"--kernel={op.name}: only --task={' or '.join(_tasks_of(op))} takes "
+        f"--kernel={op.name}: only --task={parsing.joined(_tasks_of(op), 'or')} takes "
         f"it; --task={task} has {able}"
       )
   return chosen
@@ -276,7 +280,7 @@ def _dtypes(op: AnyOp, given: Sequence[str] | None, task: str) -> tuple[str, ...
     if dtype in op.planned_dtypes and task not in PLANNING_TASKS:
       raise UsageError(
         f"--dtype={dtype}: {op.name} is planned with it, no kernel takes it; "
-        f"--task={' and --task='.join(PLANNING_TASKS)} do, --task={task} has "
+        f"--task={parsing.joined(PLANNING_TASKS, 'and')} do, --task={task} has "
         f"{', '.join(op.run_dtypes)}"
       )
   return chosen
@@ -325,7 +329,7 @@ def _peers(kernels: Sequence[AnyOp], given: Sequence[str] | None) -> tuple[str, 
 def _check_read(name: str, task: str, tasks: Sequence[str]) -> None:
   if task not in tasks:
     raise UsageError(
-      f"--{name} is not read by --task={task}, only by --task={' and --task='.join(tasks)}"
+      f"--{name} is not read by --task={task}, only by --task={parsing.joined(tasks, 'and')}"
     )
 
 

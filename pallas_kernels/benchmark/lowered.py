@@ -9,6 +9,7 @@ from typing import Any
 
 from hw_profiles.frozen_map import FrozenMap
 from pallas_kernels.benchmark.errors import UsageError
+from pallas_kernels.benchmark.parsing import joined
 from pallas_kernels.benchmark.workload import Workload
 
 TASKS = ("mlir", "ascend", "port")
@@ -79,7 +80,7 @@ def arguments(workload: Workload) -> tuple[FrozenMap[str, int], FrozenMap[str, A
 
 def _not_lowered(what: str, workload: Workload) -> UsageError:
   return UsageError(
-    f"{what}: {workload.op.name} is not lowered with it; --task={' and --task='.join(TASKS)} take "
+    f"{what}: {workload.op.name} is not lowered with it; --task={joined(TASKS, 'and')} take "
     f"{', '.join(OPS[workload.op.name].sizes)} and the options "
     f"{', '.join(OPS[workload.op.name].options) or '(none)'}"
   )

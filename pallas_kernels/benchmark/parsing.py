@@ -32,6 +32,12 @@ _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _ALIKE = 0.75
 
 
+def joined(words: Sequence[str], last: str) -> str:
+  """The words as a sentence lists them: a, b and c, with `last` before the last."""
+  *first, final = words
+  return f"{', '.join(first)} {last} {final}" if first else final
+
+
 def closest(name: str, known: Iterable[str]) -> str:
   """`; did you mean X?` for the known name most like `name`, or nothing."""
   matches = difflib.get_close_matches(name, list(known), n=1, cutoff=_ALIKE)

@@ -103,20 +103,22 @@ def test_two_command_lines_do_not_share_state():
     (["--activation=gelu"], ["--activation=gelu", "silu"]),
     (["--bias=maybe"], ["--bias=maybe: expected true or false, or no value"]),
     (["--precision=tf32"], ["--precision=tf32", "default, high, highest"]),
-    (["compare"], ["'compare' is not a flag"]),
+    (["compare"], ["'compare' is not a flag; every option is --name=value", "--noname"]),
+    (["--batch-invariant"], ["unknown flag '--batch-invariant'; did you mean --batch_invariant?"]),
+    (["--nobatch-invariant"], ["did you mean --batch_invariant?"]),
     (["--shape=m=1,k=1"], ["--shape=m=1,k=1", "n missing"]),
     (["--tile=block_m=64"], ["--tile=block_m=64", "block_n, block_k missing"]),
     (["--peers=xla"], ["--peers is not read by --task=compare, only by --task=run"]),
     (
       ["--task=ladder", "--kernel=flash_attention,matmul"],
       [
-        "--kernel=flash_attention: only --task=compare or run or plan or mlir or ascend or port",
+        "--kernel=flash_attention: only --task=compare, run, plan, mlir, ascend or port",
         "ladder has matmul",
       ],
     ),
     (
       ["--kernel=flash_attention", "--backward"],
-      ["--backward is not read by --task=compare", "--task=plan and --task=run"],
+      ["--backward is not read by --task=compare", "only by --task=plan and run"],
     ),
     (
       [
@@ -153,7 +155,7 @@ def test_two_command_lines_do_not_share_state():
     (["--task=examples", "--kernel=matmul"], ["--kernel is not read by --task=examples"]),
     (["--task=examples", "--profile=h100"], ["--profile is not read by --task=examples"]),
     (["--task=examples", "--bias"], ["--bias is not read by --task=examples"]),
-    (["--task=plan", "--iterations=5"], ["--iterations is not read by --task=plan"]),
+    (["--task=plan", "--iterations=5"], ["only by --task=compare, run, tune, ladder and fusion"]),
     (["--task=plan", "--implementation=xla"], ["--implementation is not read by --task=plan"]),
     (["--task=plan", "--nobatch_invariant"], ["--batch_invariant is not read by --task=plan"]),
     (["--task=plan", "--precision=high"], ["--precision is not read by --task=plan"]),
@@ -191,6 +193,15 @@ def test_every_public_op_has_a_name_or_the_ops_that_it_is_planned_as():
   public = set(pallas_kernels.__all__) - config_or_answer
   assert public == set(ops.names()) | set(ops.COMPOSED)
   assert {step for steps in ops.COMPOSED.values() for step in steps} <= set(ops.names())
+
+
+def test_help_lists_sizes_that_may_be_left_out_and_words_of_a_tile(capsys):
+  assert main.main(["--help"]) == 0
+  text = " ".join(capsys.readouterr().out.split())
+  assert "matmul m, k, n, [batch];" in text
+  assert "heads, [kv_heads], [head_dim=128], [value_dim];" in text
+  assert "accumulator=registers|shared" in text
+  assert "layout=padded|swizzled|plain" in text
 
 
 def test_help_says_which_dtypes_are_planned_only(capsys):
