@@ -79,7 +79,7 @@ def choose(
   if one.schedule is None or is_empty or problem is None:
     return Choice(one, None, None, decision.refused)
   tile, plan = planning.resolve(one, problem, config, device, plan_as=plan_as)
-  said = notes(one, tile)
+  said = notes(one, tile) + planning.interpreted_note(one, problem, config, device)
   if config is None:
     said += planning.choice_notes(one, problem, device, plan_as=plan_as)
   return Choice(one, tile, plan, decision.refused, said)

@@ -27,6 +27,18 @@ def tile_refusal(
   return Refusal("dtype" if "unsupported" in plan.shortfall_kinds else "tile", plan.reason)
 
 
+def interpreted_note(
+  implementation: Implementation, problem: Any, config: Any | None, device: TargetDevice
+) -> tuple[str, ...]:
+  """What to say of the user's tile that only the portable kernel's interpreter takes."""
+  if config is None or implementation.name != "interpret":
+    return ()
+  plan = _plan(implementation, problem, config, device)
+  if plan.fits or "unsupported" in plan.shortfall_kinds:
+    return ()
+  return (f"the interpreter runs this tile, which does not fit {plan.profile}: {plan.reason}",)
+
+
 def resolve(
   implementation: Implementation,
   problem: Any,

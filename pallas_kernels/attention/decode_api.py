@@ -229,7 +229,8 @@ def decode_attention(
 
   Raises:
     ValueError: an argument is wrong.
-    hw_profiles.InfeasibleTileError: `config` does not fit the device.
+    hw_profiles.InfeasibleTileError: `config` does not fit the device; not of
+      "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call, or
       it is differentiated.
 

@@ -76,7 +76,8 @@ def matmul(
   Raises:
     ValueError: an argument is wrong.
     hw_profiles.InfeasibleTileError: `config` does not fit the device (a
-      ValueError; names the buffer and the nearest config that fits).
+      ValueError; names the buffer and the nearest config that fits); not of
+      "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call;
       names those that can.
 

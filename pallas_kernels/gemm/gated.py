@@ -118,7 +118,8 @@ def gated_matmul(
 
   Raises:
     ValueError: an argument is wrong.
-    hw_profiles.InfeasibleTileError: `config` does not fit the device.
+    hw_profiles.InfeasibleTileError: `config` does not fit the device; not of
+      "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call.
 
   Gradients are reverse-mode, through the same kernels; forward mode is not

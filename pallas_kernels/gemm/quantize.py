@@ -144,7 +144,8 @@ def quantize_matmul(
 
   Raises:
     ValueError: an argument is wrong.
-    hw_profiles.InfeasibleTileError: `config` does not fit the device.
+    hw_profiles.InfeasibleTileError: `config` does not fit the device; not of
+      "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call.
 
   Not differentiable: a quantisation has no gradient. JAX says so.

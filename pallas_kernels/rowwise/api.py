@@ -127,7 +127,8 @@ def swiglu(
 
   Raises:
     ValueError: an argument is wrong.
-    hw_profiles.InfeasibleTileError: `config` does not fit the device.
+    hw_profiles.InfeasibleTileError: `config` does not fit the device; not of
+      "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call.
 
   Gradients are reverse-mode, of first order; both come from one pass over gate,
@@ -234,7 +235,8 @@ def swiglu_quantize(
 
   Raises:
     ValueError: an argument is wrong.
-    hw_profiles.InfeasibleTileError: `config` does not fit the device.
+    hw_profiles.InfeasibleTileError: `config` does not fit the device; not of
+      "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call, or
       it is differentiated.
   """
@@ -304,7 +306,8 @@ def quantize_rows(
 
   Raises:
     ValueError: an argument is wrong.
-    hw_profiles.InfeasibleTileError: `config` does not fit the device.
+    hw_profiles.InfeasibleTileError: `config` does not fit the device; not of
+      "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call, or
       it is differentiated.
 
@@ -355,7 +358,8 @@ def transpose(
 
   Raises:
     ValueError: an argument is wrong.
-    hw_profiles.InfeasibleTileError: `config` does not fit the device.
+    hw_profiles.InfeasibleTileError: `config` does not fit the device; not of
+      "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call.
 
   Gradients are reverse-mode, of any order.

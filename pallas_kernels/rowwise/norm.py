@@ -147,7 +147,8 @@ def rms_norm(
 
   Raises:
     ValueError: an argument is wrong.
-    hw_profiles.InfeasibleTileError: `config` does not fit the device.
+    hw_profiles.InfeasibleTileError: `config` does not fit the device; not of
+      "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call, or
       codes are differentiated.
 

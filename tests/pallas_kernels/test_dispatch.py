@@ -6,7 +6,17 @@ import pytest
 
 import hw_profiles
 import reference
-from pallas_kernels import MatmulConfig, activations, device, explain, matmul
+from pallas_kernels import (
+  AttentionConfig,
+  MatmulConfig,
+  RowConfig,
+  activations,
+  device,
+  explain,
+  flash_attention,
+  matmul,
+  rms_norm,
+)
 
 
 def struct(*shape: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
@@ -47,6 +57,24 @@ def test_an_interpreter_has_no_predicted_time():
   explanation = explain(matmul, A, B, config=MatmulConfig(24, 24, 24), implementation="interpret")
   assert explanation.plan is None
   assert "predicted" not in str(explanation)
+
+
+def test_explain_says_that_a_tile_of_the_interpreter_fits_no_gpu():
+  calls = (
+    (matmul, (A, B), MatmulConfig(4096, 4096, 4096, 8)),
+    (rms_norm, (struct(64, 64), struct(64)), RowConfig(4096, 4096, 8)),
+    (flash_attention, (struct(1, 64, 2, 64),) * 3, AttentionConfig(4096, 4096, 8)),
+  )
+  for function, operands, config in calls:
+    said = explain(function, *operands, config=config, implementation="interpret")
+    assert said.implementation == "interpret"
+    assert any(
+      note.startswith("the interpreter runs this tile, which does not fit h100_sxm: ")
+      for note in said.notes
+    )
+  fitting = explain(matmul, A, B, config=MatmulConfig(64, 64, 32), implementation="interpret")
+  planned = explain(matmul, A, B, implementation="interpret")
+  assert not any("does not fit" in note for note in (*fitting.notes, *planned.notes))
 
 
 def test_explain_agrees_with_the_call_on_empty_sums():
