@@ -33,6 +33,23 @@ def check_choice(name: str, value: object, known: Iterable[str], *, none_too: bo
   )
 
 
+def check_one_split(num_splits: int | None, config: Any) -> None:
+  """Raise ValueError where a call and its config cut a row, or the keys, into other numbers.
+
+  Either number moves the bits of the result, so that neither stands in for the other.
+
+  Args:
+    num_splits: The call's own argument.
+    config: The caller's tile, or None.
+  """
+  of_config = None if config is None else config.num_splits
+  if None not in (num_splits, of_config) and num_splits != of_config:
+    raise ValueError(
+      f"num_splits={num_splits} and {type(config).__name__}.num_splits={of_config}: expected one"
+      " of them, or the same"
+    )
+
+
 def check_implementation(value: object) -> None:
   """Raise ValueError unless `value` is None or the name of an implementation."""
   check_choice("implementation", value, names.IMPLEMENTATIONS)

@@ -219,7 +219,8 @@ def flash_attention(
     causal_alignment: "top_left", query i is at the position of key i;
       "bottom_right", the last query is at the position of the last key, by the
       lengths where there are any. Needed where T != S and there is a causal
-      mask or a window; None is "top_left" elsewhere.
+      mask or a window; None is "top_left" elsewhere. Without either nothing is
+      aligned, and it changes nothing.
     query_seq_lengths: [B] integers, queries in use; None: T. Of a list or NumPy
       array each is checked to be from 0 to T; a JAX array's numbers, which are
       not known when it is traced, count as T where above and as 0 where below.

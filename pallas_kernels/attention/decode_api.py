@@ -1,9 +1,11 @@
 """The public `decode_attention`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hw_profiles import DecodeConfig
 from pallas_kernels import arguments, dispatch, sharding
@@ -60,10 +62,10 @@ def make_request(
   check_heads(query, key_cache, value_cache, names=("key_cache", "value_cache"))
   batch, head_dim = query.shape[0], query.shape[-1]
   if paged:
+    if isinstance(page_table, (list, tuple)):
+      page_table = np.asarray(page_table)
     arguments.check_array("page_table", page_table, min_ndim=2)
-    pages = page_table.shape[1]
-    page_table = integers("page_table", page_table, (batch, pages))
-    capacity = pages * key_cache.shape[1]
+    capacity = page_table.shape[1] * key_cache.shape[1]
   else:
     capacity = key_cache.shape[1]
     if key_cache.shape[0] != batch:
@@ -71,7 +73,15 @@ def make_request(
         f"query has {batch} sequences and key_cache {key_cache.shape[0]}: expected the same, or a"
         " page_table with a cache [pages, page_size, K, H]"
       )
+  left, _ = window_sides(local_window_size)
+  given_lengths = lengths
   lengths = integers("lengths", lengths, (batch,), largest=capacity)
+  if paged:
+    given_table = page_table
+    page_table = integers("page_table", page_table, (batch, page_table.shape[1]))
+    queries = 1 if len(query.shape) == 3 else query.shape[1]
+    reach = None if left is None else left + queries
+    _check_pages(given_table, given_lengths, cache_shape=key_cache.shape, reach=reach)
   if num_splits is not None and (
     isinstance(num_splits, bool) or not isinstance(num_splits, int) or num_splits < 1
   ):
@@ -80,7 +90,7 @@ def make_request(
     )
   arguments.check_implementation(implementation)
   check_config(config, DecodeConfig, "DecodeConfig(64, num_splits=8)")
-  left, _ = window_sides(local_window_size)
+  arguments.check_one_split(num_splits, config)
   request = DecodeRequest(
     op="decode_attention",
     dtype=dtype,
@@ -103,6 +113,36 @@ def make_request(
     lengths=lengths,
     page_table=page_table,
   )
+
+
+def _check_pages(
+  page_table: Any, lengths: Any, *, cache_shape: Sequence[int], reach: int | None
+) -> None:
+  """Raises ValueError where a page that a sequence needs is not in the cache.
+
+  Only where both are known when traced, being NumPy's or lists: which entries are
+  needed the lengths say, and the others may hold anything.
+
+  Args:
+    page_table: [B, P].
+    lengths: [B], from 0 to P·page_size.
+    cache_shape: [pages, page_size, K, H].
+    reach: Last keys that are seen; None: all.
+  """
+  if not isinstance(page_table, np.ndarray) or not isinstance(lengths, (np.ndarray, list, tuple)):
+    return
+  pages, page_size = cache_shape[:2]
+  ends = np.asarray(lengths)[:, None]
+  starts = np.zeros_like(ends) if reach is None else np.maximum(ends - reach, 0)
+  slots = np.arange(page_table.shape[1]) * page_size
+  is_needed = (slots + page_size > starts) & (slots < ends)
+  wrong = np.argwhere(is_needed & ((page_table < 0) | (page_table >= pages)))
+  if wrong.size:
+    row, entry = wrong[0]
+    raise ValueError(
+      f"page_table[{row}, {entry}]={page_table[row, entry]}: expected a page of key_cache, which"
+      f" has {pages}; sequence {row} needs it for its {ends[row, 0]} keys"
+    )
 
 
 def _described(request: DecodeRequest, operands: DecodeOperands) -> str:
@@ -213,10 +253,11 @@ def decode_attention(
     local_window_size: As in `flash_attention`; no query sees later keys.
     logits_soft_cap: c, a number above 0; or None.
     num_splits: Parts that keys are cut into; None: the config's, or as many as
-      the planner finds fastest.
+      the planner finds fastest. A config with another number is an error.
     page_table: [B, P] integers: slot j of a sequence is slot j % page_size of
       page page_table[b, j // page_size]. Entries that no length needs may hold
-      anything.
+      anything; the others are checked to be pages of the cache where table and
+      lengths are lists or NumPy arrays.
     precision: For float32 operands, a `jax.lax.PrecisionLike`; None computes to
       float32 accuracy, never TF32.
     return_residual: Whether to return the log-sum-exp, too.

@@ -61,7 +61,9 @@ def _request(
     sum_dtype=None if residual is None else dtype,
     num_splits=_checked_splits(num_splits, x.shape[-1]),
   )
-  return make("rms_norm", spec, dtype, config, implementation)
+  request = make("rms_norm", spec, dtype, config, implementation)
+  arguments.check_one_split(spec.num_splits, config)
+  return request
 
 
 def _checked_splits(num_splits: Any, columns: int) -> int | None:
@@ -135,7 +137,8 @@ def rms_norm(
     out_dtype: Dtype of y; None: that of x.
     quantize_dtype: None; or float8_e4m3fn or int8: y is not rounded but
       quantised, a scale for each row, as by `quantize_rows` of float32 y.
-    num_splits: Segments of a row, or None.
+    num_splits: Segments of a row, or None; a config with another number is an
+      error.
     config: The tile; None: a tuned one, else the planner's choice. Of the
       gradient it says nothing.
     implementation: None: the best that can run the call; or a name.

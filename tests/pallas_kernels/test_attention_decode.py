@@ -262,6 +262,12 @@ WRONG = {
     lambda q, k, v, n: decode_attention(q, k, v, n, page_table=jnp.zeros((3, 2), int)),
     r"page_table has shape \(3, 2\): expected \(2, 2\)",
   ),
+  "splits twice": (
+    lambda q, k, v, n: decode_attention(
+      q, k, v, n, num_splits=2, config=DecodeConfig(16, num_splits=4)
+    ),
+    r"num_splits=2 and DecodeConfig\.num_splits=4: expected one of them, or the same",
+  ),
   "config": (
     lambda q, k, v, n: decode_attention(q, k, v, n, config=(16,)),
     r"config is a tuple: expected DecodeConfig",
@@ -274,6 +280,29 @@ def test_wrong_arguments(call, message, rng):
   query, key, value, lengths, _ = operands(rng, **CASES["one part"])
   with pytest.raises(ValueError, match=message):
     call(query, key, value, lengths)
+
+
+# lengths 9 and 0 of pages of 4: three pages of the first sequence are needed, none of the second
+@pytest.mark.parametrize("page", [-1, 6])
+@pytest.mark.parametrize("as_given", [np.asarray, np.ndarray.tolist], ids=["numpy", "list"])
+def test_a_page_beyond_the_cache_is_refused_where_it_is_needed(as_given, page, rng):
+  cache = jnp.asarray(rng.standard_normal((6, 4, 2, 16)), jnp.float32)
+  query = jnp.asarray(rng.standard_normal((2, 2, 16)), jnp.float32)
+  lengths, table = np.array([9, 0]), np.array([[1, 5, 3, page], [page] * 4])
+  whole = decode_attention(query, cache, cache, as_given(lengths), page_table=as_given(table))
+  assert np.isfinite(np.asarray(whole)).all()
+  table[0, 1] = page
+  message = rf"page_table\[0, 1\]={page}: expected a page of key_cache, which has 6; .* its 9 keys"
+  with pytest.raises(ValueError, match=message):
+    decode_attention(query, cache, cache, as_given(lengths), page_table=as_given(table))
+  # keys from 7 on are seen by a window of one before the query: page 1 of four still is
+  with pytest.raises(ValueError, match=message):
+    decode_attention(query, cache, cache, lengths, page_table=as_given(table), local_window_size=1)
+  # key 8 alone, of the third page
+  found = decode_attention(
+    query, cache, cache, lengths, page_table=as_given(table), local_window_size=0
+  )
+  np.testing.assert_allclose(np.asarray(found[0]), np.asarray(cache[3, 0]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(0, 8, 4), (2, 0, 4), (2, 8, 0)], ids=str)

@@ -52,6 +52,10 @@ WRONG = {
     r"out_dtype='float32' and quantize_dtype='int8': expected one of them",
   ),
   "no splits": (lambda: rms_norm(X, W, num_splits=0), r"num_splits=0: .* from 1 to 6"),
+  "splits twice": (
+    lambda: rms_norm(X, W, num_splits=2, config=RowConfig(2, 4, num_splits=3)),
+    r"num_splits=2 and RowConfig\.num_splits=3: expected one of them, or the same",
+  ),
   "too many splits": (lambda: rms_norm(X, W, num_splits=7), r"num_splits=7: .* from 1 to 6"),
   "a vector": (lambda: transpose(W), r"x has shape \(6,\): expected at least 2"),
   "config": (lambda: swiglu(X, X, config=(1, 128)), r"config is a tuple.*RowConfig\(1, 4096\)"),
