@@ -50,7 +50,7 @@ from hw_profiles.cost.roofline import Roofline, TierRoofline, roofline, tier_roo
 from hw_profiles.cost.tiers import MemoryTier, memory_tiers
 from hw_profiles.cost.wave import Wave, wave
 from hw_profiles.detect import detect
-from hw_profiles.errors import InfeasibleTileError
+from hw_profiles.errors import InfeasibleTileError, TileShapeError
 from hw_profiles.fusion.chain import ChainOperation, ChainTensor, OperatorChain, swiglu_chain
 from hw_profiles.fusion.lifetimes import MemoryUse, TensorLifetime, memory_use
 from hw_profiles.fusion.matmul_split import MatmulSplit, matmul_split_traffic
@@ -317,6 +317,7 @@ __all__ = [
   "TierRoofline",
   "TileIntensity",
   "TilePlan",
+  "TileShapeError",
   "TimeChange",
   "TrafficChange",
   "Transfer",

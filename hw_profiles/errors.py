@@ -1,4 +1,4 @@
-"""The error that says a tile does not fit, and what would."""
+"""The errors that say a tile does not fit, and what would."""
 
 
 class InfeasibleTileError(ValueError):
@@ -7,3 +7,7 @@ class InfeasibleTileError(ValueError):
   The message names the config field, the value got, the bytes (or registers,
   or threads) needed and available, and the nearest value that fits.
   """
+
+
+class TileShapeError(InfeasibleTileError):
+  """A tile breaks a rule of the matrix unit or of the kernel; no resource is short."""

@@ -9,14 +9,14 @@ decision without running anything.
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
-from hw_profiles import InfeasibleTileError, TilePlan
+from hw_profiles import InfeasibleTileError, TilePlan, TileShapeError
 from pallas_kernels.device import TargetDevice
 from pallas_kernels.names import IMPLEMENTATIONS, INTERPRETERS
 
-RefusalKind = Literal["device", "dtype", "option", "tile"]
+RefusalKind = Literal["device", "dtype", "option", "tile", "shape"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,18 @@ class Refusal:
 
   Attributes:
     kind: What is in the way: the "device", a "dtype", an "option" of the call,
-      or a "tile" that does not fit.
+      a "tile" for which the device has too little of something, or the "shape"
+      of one, which breaks a rule of the matrix unit or of the kernel.
     reason: A clause for people, for example "float32 operands: ...".
   """
 
   kind: RefusalKind
   reason: str
+
+  @property
+  def of_tile(self) -> bool:
+    """Whether another tile may run."""
+    return self.kind in ("tile", "shape")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +155,12 @@ def _names(able: Sequence[Implementation]) -> str:
   return ", ".join(one.name for one in able) or "none"
 
 
+def _tile_error(refusals: Iterable[Refusal], told: str) -> InfeasibleTileError:
+  """The error of tiles that are refused: TileShapeError where no resource is short."""
+  shape = all(one.kind == "shape" for one in refusals)
+  return TileShapeError(told) if shape else InfeasibleTileError(told)
+
+
 def _refuse_requested(
   op: str,
   requested: str,
@@ -156,8 +168,8 @@ def _refuse_requested(
   able: Sequence[Implementation],
 ) -> NoReturn:
   found = refusals.get(requested)
-  if found is not None and found.kind == "tile":
-    raise InfeasibleTileError(found.reason)
+  if found is not None and found.of_tile:
+    raise _tile_error([found], found.reason)
   reason = f"{op} has no such implementation" if found is None else found.reason
   raise NotImplementedError(
     f"{op}: implementation={requested!r} cannot run this call: {reason}. These can: {_names(able)}"
@@ -168,11 +180,12 @@ def _refuse_all(
   op: str, refusals: Mapping[str, Refusal | None], able: Sequence[Implementation]
 ) -> NoReturn:
   found = {name: one for name, one in refusals.items() if one is not None}
-  tiles = {name: one.reason for name, one in found.items() if one.kind == "tile"}
+  tiles = {name: one for name, one in found.items() if one.of_tile}
   if tiles:
     first, *others = tiles.items()
-    also = "".join(f"; {name}: {reason}" for name, reason in others if reason != first[1])
-    raise InfeasibleTileError(f"{first[1]}{also}")
+    told = first[1].reason
+    also = "".join(f"; {name}: {one.reason}" for name, one in others if one.reason != told)
+    raise _tile_error(tiles.values(), f"{told}{also}")
   listing = "; ".join(f"{name}: {one.reason}" for name, one in found.items())
   raise NotImplementedError(
     f"{op}: no implementation runs this call unasked: {listing}. "

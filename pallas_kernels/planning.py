@@ -24,7 +24,9 @@ def tile_refusal(
   if plan.fits:
     return None
   # what the schedule does not do with any tile is no fault of this one
-  return Refusal("dtype" if "unsupported" in plan.shortfall_kinds else "tile", plan.reason)
+  if "unsupported" in plan.shortfall_kinds:
+    return Refusal("dtype", plan.reason)
+  return Refusal("tile" if "capacity" in plan.shortfall_kinds else "shape", plan.reason)
 
 
 def interpreted_note(

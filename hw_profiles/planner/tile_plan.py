@@ -6,7 +6,7 @@ from typing import Generic
 from hw_profiles.capacity.buffers import Buffer, ShortfallKind, held_bytes
 from hw_profiles.capacity.residency import Residency
 from hw_profiles.cost.time_term import Term
-from hw_profiles.errors import InfeasibleTileError
+from hw_profiles.errors import InfeasibleTileError, TileShapeError
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.planner.op_model import ConfigT, ProblemT, Traffic
 
@@ -99,9 +99,13 @@ class TilePlan(Generic[ProblemT, ConfigT]):
     return () if self.breakdown is None else self.breakdown.lines()
 
   def check(self) -> None:
-    """Raises InfeasibleTileError(reason) where the tile does not fit."""
+    """Raises InfeasibleTileError(reason) where the tile does not fit.
+
+    Where no resource is short, and only its shape is wrong, TileShapeError.
+    """
     if not self.fits:
-      raise InfeasibleTileError(self.reason)
+      shape = self.shortfall_kinds == ("shape",)
+      raise TileShapeError(self.reason) if shape else InfeasibleTileError(self.reason)
 
   def needed_bytes(self, space: str) -> int:
     """Bytes the tile needs in one memory space, all its buffers together."""

@@ -300,7 +300,7 @@ def for_gradients(
     problem = request.problem(operands, backward=True)
     refused = one.refusal(one, request, problem, device, operands)
     # a tile that was asked for is not replaced
-    if refused is not None and (request.config is None or refused.kind != "tile"):
+    if refused is not None and (request.config is None or not refused.of_tile):
       request = dataclasses.replace(request, implementation=otherwise)
   return request
 

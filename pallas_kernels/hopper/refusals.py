@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from pallas_kernels import compat, dispatch
@@ -28,11 +29,18 @@ def wide_operand_refusal(dtype: Any) -> Refusal:
   )
 
 
+OLDER_JAX = (
+  "needs jax 0.11 or later, which finds register layouts for what its loop carries; this is jax "
+  f"{jax.__version__}"
+)
+"""What an attention kernel for Hopper says where `compat.CARRIES_ARRAYS` is false."""
+
+
 def walk_refusal(one: Implementation, device: TargetDevice, dtype: Any) -> Refusal | None:
   """Of an attention kernel, which multiplies 16-bit operands and carries arrays along a walk."""
   found = device_refusal(one, device)
   if found is None and jnp.dtype(dtype).itemsize != 2:
     found = wide_operand_refusal(dtype)
   if found is None and not compat.CARRIES_ARRAYS:
-    found = Refusal("option", "jax 0.10 finds no register layout for what the walk carries")
+    found = Refusal("option", OLDER_JAX)
   return found

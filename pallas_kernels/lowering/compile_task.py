@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 
 import hw_profiles
-from hw_profiles import GpuProfile, InfeasibleTileError
+from hw_profiles import GpuProfile, InfeasibleTileError, TileShapeError
 from hw_profiles.ascend import (
   AscendError,
   AscendPlan,
@@ -80,7 +80,8 @@ class Compiled:
   Attributes:
     task: The task.
     compiler: What was asked, with its version.
-    outcome: "accepted"; "too large" for a memory; "refused": no kernel for this;
+    outcome: "accepted"; "too large" for a memory; "refused": no kernel for this,
+      or not with blocks of these shapes;
       "failed": a compiler crashed, took too long or rejected the program;
       "not available": it is not installed here, or not with this JAX.
     reason: Why it was not accepted; empty where it was.
@@ -146,7 +147,7 @@ def _answered(task: CompileTask, compiler: str, run: Any) -> Compiled:
     return answer("refused", error)
   except OtherJaxNeededError as error:
     return answer("not available", error)
-  except NotImplementedError as error:
+  except (NotImplementedError, TileShapeError) as error:
     return answer("refused", error)
   except InfeasibleTileError as error:
     return answer("too large", error)

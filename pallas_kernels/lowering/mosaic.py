@@ -14,6 +14,7 @@ import pallas_kernels
 from hw_profiles import AttentionConfig, GpuProfile, MatmulConfig
 from hw_profiles.frozen_map import FrozenMap
 from pallas_kernels import compat, device
+from pallas_kernels.hopper.refusals import OLDER_JAX
 from pallas_kernels.lowering.calls import check_config, operand_dtype, options_of, sizes_of
 from pallas_kernels.lowering.jax_private import (
   MosaicModule,
@@ -131,10 +132,7 @@ def _flash_attention(
 ) -> _Call:
   """Options: `is_causal` (aligned at the top left), `scale`, `logits_soft_cap`."""
   if not compat.CARRIES_ARRAYS:
-    raise OtherJaxNeededError(
-      "flash_attention: its Hopper kernel needs jax 0.11 or later, which finds register layouts"
-      f" for what its loop carries; this is jax {jax.__version__}"
-    )
+    raise OtherJaxNeededError(f"flash_attention: its Hopper kernel {OLDER_JAX}")
   defaults = {"is_causal": False, "scale": None, "logits_soft_cap": None}
   chosen = options_of("flash_attention", options, defaults)
   names = ("batch", "seq_q", "seq_kv", "heads", "kv_heads", "head_dim")

@@ -115,6 +115,24 @@ def test_check_is_silent_when_the_tile_fits():
   hw.plan(FFN, HOPPER, "h100").check()
 
 
+def test_error_of_a_tile_says_whether_anything_is_short():
+  problem = hw.MatmulProblem(m=1024, k=1024, n=1024)
+  odd = hw.MatmulConfig(100, 64, 64)  # no whole wgmma
+  large = hw.MatmulConfig(128, 256, 64, 8)  # eight stages of 48 KiB
+  both = hw.MatmulConfig(100, 256, 64, 8)
+  found = {}
+  for config in (odd, large, both):
+    plan = hw.plan(problem, config, "h200_sxm", schedule="warp_specialized")
+    with pytest.raises(hw.InfeasibleTileError) as caught:
+      plan.check()
+    found[config] = type(caught.value)
+  assert found == {
+    odd: hw.TileShapeError,
+    large: hw.InfeasibleTileError,
+    both: hw.InfeasibleTileError,
+  }
+
+
 def test_accumulator_that_leaves_no_registers_is_refused():
   plan = hw.plan(FFN, hw.MatmulConfig(256, 256, 64, 2), "h100")
   assert plan.binding == ("registers",)

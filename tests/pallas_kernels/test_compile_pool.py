@@ -130,6 +130,10 @@ def test_what_cannot_be_compiled_is_an_outcome():
     return answer.outcome, answer.reason
 
   assert outcome(config=MatmulConfig(128, 256, 64, 8))[0] == "too large"
+  # nothing is too large where a rule of wgmma is broken
+  kind, reason = outcome(config=MatmulConfig(100, 64, 64))
+  assert kind == "refused"
+  assert reason.startswith("block_m=100: wgmma computes multiples of 64 rows")
   assert outcome(dtype="float32")[0] == "refused"
   kind, reason = outcome(options=FrozenMap(activation="swish"))
   assert kind == "refused"
