@@ -1,13 +1,42 @@
 """Checks of keyword arguments that several models share."""
 
 import math
+import operator
 from collections.abc import Collection, Iterable, Mapping
+from typing import SupportsIndex
 
 
 def at_least(name: str, value: object, lowest: int) -> None:
   """Raises ValueError unless `value` is an int of at least `lowest`."""
   if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
     raise ValueError(f"{name}={value!r}: expected an integer of at least {lowest}")
+
+
+def as_int(value: object) -> object:
+  """A whole number of another library as Python's int; anything else, and a bool, as it is.
+
+  NumPy's integers wrap around: a product of sizes must not be one of theirs.
+  """
+  # an int first: planning makes thousands of configs, and a protocol is slow to ask
+  if isinstance(value, int) or not isinstance(value, SupportsIndex):
+    return value
+  try:
+    return operator.index(value)
+  except TypeError:  # an array of several, or one that is only traced
+    return value
+
+
+def whole_field(instance: object, name: str, lowest: int) -> None:
+  """Makes a field of a frozen dataclass an int.
+
+  Raises:
+    ValueError: it is no integer, or below `lowest`.
+  """
+  given = getattr(instance, name)
+  value = as_int(given)
+  at_least(f"{type(instance).__name__}.{name}", value, lowest)
+  if value is not given:
+    object.__setattr__(instance, name, value)
 
 
 # Steps that the event simulations walk one by one: a second or so, and some 100 MB.

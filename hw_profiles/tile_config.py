@@ -49,12 +49,6 @@ class TileField:
 TileFields = Mapping[str, TileField]
 
 
-def check_positive_int(owner: str, name: str, value: object) -> None:
-  """Raises ValueError unless the field `name` of class `owner` is an int of at least 1."""
-  if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-    raise ValueError(f"{owner}.{name}={value!r}: expected an integer of at least 1")
-
-
 def describe(config: Any) -> str:
   """`name=value` pairs of a config dataclass; defaults but that of num_stages left out."""
   parts = []

@@ -7,6 +7,7 @@ planner must read them without importing JAX.
 import dataclasses
 
 from hw_profiles import tile_config
+from hw_profiles.arguments import whole_field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +93,5 @@ class DecodeConfig:
 def _check_fields(config: AttentionConfig | DecodeConfig, needed: tuple[str, ...]) -> None:
   """Every field an int of at least 1; those not in `needed` may be None."""
   for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
-    if field.name in needed or value is not None:
-      tile_config.check_positive_int(type(config).__name__, field.name, value)
+    if field.name in needed or getattr(config, field.name) is not None:
+      whole_field(config, field.name, 1)

@@ -3,7 +3,7 @@
 import dataclasses
 
 from hw_profiles import dtypes
-from hw_profiles.arguments import at_least, ceil_div
+from hw_profiles.arguments import as_int, at_least, ceil_div, whole_field
 from hw_profiles.attention.mask import AttentionMask
 from hw_profiles.attention.problem import check_heads
 
@@ -46,16 +46,16 @@ class DecodeProblem:
   out_dtype: str | None = None
 
   def __post_init__(self) -> None:
-    at_least("DecodeProblem.batch", self.batch, 0)
-    at_least("DecodeProblem.seq_kv", self.seq_kv, 0)
-    at_least("DecodeProblem.seq_q", self.seq_q, 1)
-    check_heads("DecodeProblem", self.heads, self.kv_heads, self.head_dim, self.value_dim)
+    whole_field(self, "batch", 0)
+    whole_field(self, "seq_kv", 0)
+    whole_field(self, "seq_q", 1)
+    check_heads(self)
     if self.lengths is not None:
       self._check_lengths(self.lengths)
     if self.window is not None:
-      at_least("DecodeProblem.window", self.window, 0)
+      whole_field(self, "window", 0)
     if self.page_size is not None:
-      at_least("DecodeProblem.page_size", self.page_size, 1)
+      whole_field(self, "page_size", 1)
     dtypes.size_bytes(self.dtype)
     if self.out_dtype is not None:
       dtypes.size_bytes(self.out_dtype, name="out_dtype")
@@ -66,9 +66,11 @@ class DecodeProblem:
         f"DecodeProblem.lengths={lengths!r}: expected a tuple of {self.batch} lengths, one a"
         " sequence"
       )
+    lengths = tuple(as_int(length) for length in lengths)
+    object.__setattr__(self, "lengths", lengths)
     for index, length in enumerate(lengths):
       at_least(f"DecodeProblem.lengths[{index}]", length, 0)
-      if length > self.seq_kv:
+      if isinstance(length, int) and length > self.seq_kv:
         raise ValueError(
           f"DecodeProblem.lengths[{index}]={length}: expected at most seq_kv={self.seq_kv}"
         )

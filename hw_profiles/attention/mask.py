@@ -21,7 +21,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from hw_profiles.arguments import at_least, ceil_div
+from hw_profiles.arguments import as_int, at_least, ceil_div, whole_field
 from hw_profiles.attention.block_visits import BlockVisits
 
 CAUSAL_ALIGNMENTS = ("top_left", "bottom_right")
@@ -185,11 +185,12 @@ class AttentionMask:
   shift: int = 0
 
   def __post_init__(self) -> None:
-    at_least("AttentionMask.seq_q", self.seq_q, 0)
-    at_least("AttentionMask.seq_kv", self.seq_kv, 0)
+    whole_field(self, "seq_q", 0)
+    whole_field(self, "seq_kv", 0)
     for name in ("left", "right"):
       if getattr(self, name) is not None:
-        at_least(f"AttentionMask.{name}", getattr(self, name), 0)
+        whole_field(self, name, 0)
+    object.__setattr__(self, "shift", as_int(self.shift))
     if isinstance(self.shift, bool) or not isinstance(self.shift, int):
       raise ValueError(f"AttentionMask.shift={self.shift!r}: expected an integer")
 

@@ -1,9 +1,10 @@
 """What attention is to be computed: sizes, dtypes and mask, without arrays."""
 
 import dataclasses
+from typing import Protocol
 
 from hw_profiles import dtypes
-from hw_profiles.arguments import at_least
+from hw_profiles.arguments import as_int, whole_field
 from hw_profiles.attention.mask import CAUSAL_ALIGNMENTS, AttentionMask
 
 RESIDUAL_BYTES = 4  # a float32 log-sum-exp for each query
@@ -48,8 +49,8 @@ class AttentionProblem:
 
   def __post_init__(self) -> None:
     for name in ("batch", "seq_q", "seq_kv"):
-      at_least(f"AttentionProblem.{name}", getattr(self, name), 0)
-    check_heads("AttentionProblem", self.heads, self.kv_heads, self.head_dim, self.value_dim)
+      whole_field(self, name, 0)
+    check_heads(self)
     for name in ("causal", "backward"):
       if not isinstance(getattr(self, name), bool):
         raise ValueError(f"AttentionProblem.{name}={getattr(self, name)!r}: expected True or False")
@@ -71,9 +72,14 @@ class AttentionProblem:
       dtypes.size_bytes(self.out_dtype, name="out_dtype")
 
   def _check_window(self) -> None:
-    window = self.window
-    if window is None:
+    if self.window is None:
       return
+    window = (
+      tuple(as_int(side) for side in self.window)
+      if isinstance(self.window, tuple)
+      else as_int(self.window)
+    )
+    object.__setattr__(self, "window", window)
     sides = window if isinstance(window, tuple) else (window, window)
     whole = all(
       side is None or (isinstance(side, int) and not isinstance(side, bool) and side >= 0)
@@ -186,15 +192,29 @@ class AttentionProblem:
     return forward + gradients + self.residual_bytes
 
 
-def check_heads(
-  owner: str, heads: int, kv_heads: int | None, head_dim: int, value_dim: int | None
-) -> None:
+class _Headed(Protocol):
+  """A problem of attention."""
+
+  @property
+  def heads(self) -> int:
+    """Query heads."""
+    ...
+
+  @property
+  def kv_heads(self) -> int | None:
+    """Key and value heads; None: `heads`."""
+    ...
+
+
+def check_heads(problem: _Headed) -> None:
   """Raises ValueError unless heads and head sizes are integers that go together."""
-  at_least(f"{owner}.heads", heads, 1)
-  at_least(f"{owner}.head_dim", head_dim, 1)
-  if value_dim is not None:
-    at_least(f"{owner}.value_dim", value_dim, 1)
-  if kv_heads is not None:
-    at_least(f"{owner}.kv_heads", kv_heads, 1)
-    if heads % kv_heads:
-      raise ValueError(f"{owner}.kv_heads={kv_heads}: expected a divisor of heads={heads}")
+  for name in ("heads", "head_dim"):
+    whole_field(problem, name, 1)
+  for name in ("value_dim", "kv_heads"):
+    if getattr(problem, name) is not None:
+      whole_field(problem, name, 1)
+  if problem.kv_heads is not None and problem.heads % problem.kv_heads:
+    raise ValueError(
+      f"{type(problem).__name__}.kv_heads={problem.kv_heads}: expected a divisor of"
+      f" heads={problem.heads}"
+    )

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Literal
 
 from hw_profiles import tile_config
+from hw_profiles.arguments import whole_field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +82,10 @@ class MatmulConfig:
       "cluster_n",
       "split_k",
     ):
-      tile_config.check_positive_int("MatmulConfig", name, getattr(self, name))
+      whole_field(self, name, 1)
     for name in ("num_warps", "num_consumer_warpgroups", "epilogue_block_n"):
-      value = getattr(self, name)
-      if value is not None:
-        tile_config.check_positive_int("MatmulConfig", name, value)
+      if getattr(self, name) is not None:
+        whole_field(self, name, 1)
     if self.overlap_epilogue not in (None, True, False):
       raise ValueError(
         f"MatmulConfig.overlap_epilogue={self.overlap_epilogue!r}: expected True, False or None"

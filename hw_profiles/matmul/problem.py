@@ -4,6 +4,7 @@ import dataclasses
 
 from hw_profiles import dtypes
 from hw_profiles.activations import check_activation
+from hw_profiles.arguments import as_int, whole_field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +43,9 @@ class MatmulProblem:
 
   def __post_init__(self) -> None:
     for name in ("m", "k", "n", "batch"):
-      value = getattr(self, name)
-      if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"MatmulProblem.{name}={value!r}: expected an integer of at least 0")
-    if isinstance(self.products, bool) or self.products not in (1, 2):
+      whole_field(self, name, 0)
+    object.__setattr__(self, "products", as_int(self.products))
+    if type(self.products) is not int or self.products not in (1, 2):
       raise ValueError(f"MatmulProblem.products={self.products!r}: expected 1 or 2")
     for name in ("bias", "shared_a", "shared_b", "scaled"):
       if not isinstance(getattr(self, name), bool):

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from hw_profiles import tile_config
+from hw_profiles.arguments import whole_field
 
 TileLayout = Literal["padded", "swizzled", "plain"]
 LAYOUTS: tuple[TileLayout, ...] = ("padded", "swizzled", "plain")
@@ -50,11 +51,10 @@ class RowConfig:
 
   def __post_init__(self) -> None:
     for name in ("block_rows", "block_cols", "num_stages"):
-      tile_config.check_positive_int("RowConfig", name, getattr(self, name))
+      whole_field(self, name, 1)
     for name in ("num_warps", "num_splits"):
-      value = getattr(self, name)
-      if value is not None:
-        tile_config.check_positive_int("RowConfig", name, value)
+      if getattr(self, name) is not None:
+        whole_field(self, name, 1)
     if self.layout not in LAYOUTS:
       known = ", ".join(map(repr, LAYOUTS))
       raise ValueError(f"RowConfig.layout={self.layout!r}: expected one of {known}")

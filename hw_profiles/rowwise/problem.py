@@ -7,6 +7,7 @@ import dataclasses
 from typing import ClassVar
 
 from hw_profiles import dtypes
+from hw_profiles.arguments import whole_field
 
 FLOAT_DTYPES = ("bfloat16", "float16", "float32")
 QUANTIZED_DTYPES = ("float8_e4m3fn", "int8")
@@ -41,9 +42,7 @@ class RowProblem:
   def __post_init__(self) -> None:
     owner = type(self).__name__
     for name in ("rows", "columns"):
-      value = getattr(self, name)
-      if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{owner}.{name}={value!r}: expected an integer of at least 0")
+      whole_field(self, name, 0)
     for field in dataclasses.fields(self):
       if field.type in (bool, "bool") and not isinstance(getattr(self, field.name), bool):
         value = getattr(self, field.name)
@@ -122,11 +121,8 @@ class RmsNormProblem(RowProblem):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    value = self.num_splits
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-      raise ValueError(
-        f"RmsNormProblem.num_splits={value!r}: expected an integer of at least 1, or None"
-      )
+    if self.num_splits is not None:
+      whole_field(self, "num_splits", 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,9 +145,7 @@ class TransposeProblem:
 
   def __post_init__(self) -> None:
     for name in ("rows", "columns", "batch"):
-      value = getattr(self, name)
-      if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"TransposeProblem.{name}={value!r}: expected an integer of at least 0")
+      whole_field(self, name, 0)
     if not isinstance(self.warm_l2, bool):
       raise ValueError(f"TransposeProblem.warm_l2={self.warm_l2!r}: expected True or False")
     dtypes.size_bytes(self.dtype)

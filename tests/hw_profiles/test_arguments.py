@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 import hw_profiles as hw
@@ -135,3 +136,60 @@ def test_models_take_names_as_plan_does():
 def test_a_simulation_refuses_what_it_could_not_finish(call, message):
   with pytest.raises(ValueError, match=re.escape(message)):
     call()
+
+
+_WHOLE = {
+  hw.MatmulProblem: {"m": 8, "k": 16, "n": 24, "batch": 2, "products": 2},
+  hw.AttentionProblem: {
+    **{"batch": 2, "seq_q": 16, "seq_kv": 32, "heads": 4, "kv_heads": 2},
+    **{"head_dim": 64, "value_dim": 32},
+  },
+  hw.DecodeProblem: {
+    **{"batch": 2, "seq_kv": 32, "heads": 4, "kv_heads": 2, "head_dim": 64, "value_dim": 32},
+    **{"seq_q": 2, "window": 7, "page_size": 16},
+  },
+  hw.RmsNormProblem: {"rows": 8, "columns": 64, "num_splits": 2},
+  hw.SwigluProblem: {"rows": 8, "columns": 64},
+  hw.TransposeProblem: {"rows": 8, "columns": 64, "batch": 3},
+  hw.MatmulConfig: {
+    **{"block_m": 64, "block_n": 32, "block_k": 16, "num_stages": 3, "group_m": 4, "num_warps": 4},
+    **{"num_consumer_warpgroups": 2, "epilogue_block_n": 32, "cluster_m": 2, "cluster_n": 1},
+    **{"split_k": 2},
+  },
+  hw.AttentionConfig: {
+    **{"block_q": 64, "block_kv": 64, "num_stages": 2, "num_warps": 4, "block_q_dkv": 64},
+  },
+  hw.DecodeConfig: {"block_kv": 64, "num_splits": 4, "num_stages": 2, "num_warps": 4},
+  hw.RowConfig: {"block_rows": 4, "block_cols": 64, "num_stages": 2, "num_splits": 2},
+}
+
+
+@pytest.mark.parametrize(
+  "kind", [np.int8, np.int64, np.uint16, np.asarray], ids=lambda x: x.__name__
+)
+@pytest.mark.parametrize("owner", _WHOLE, ids=lambda x: x.__name__)
+def test_integers_of_numpy_are_pythons(owner, kind):
+  """The fields are ints, which do not wrap around: 64·64·64 is not one of int8."""
+  fields = _WHOLE[owner]
+  made = owner(**{name: kind(value) for name, value in fields.items()})
+  assert made == owner(**fields)
+  assert hash(made) == hash(owner(**fields))
+  assert {name: type(getattr(made, name)) for name in fields} == dict.fromkeys(fields, int)
+
+
+@pytest.mark.parametrize("wrong", [True, np.True_, 8.0, np.float32(8), np.array([8, 8]), "8"])
+@pytest.mark.parametrize("owner", _WHOLE, ids=lambda x: x.__name__)
+def test_what_is_no_integer_is_refused_by_name(owner, wrong):
+  for name in _WHOLE[owner]:
+    with pytest.raises(ValueError, match=rf"{owner.__name__}\.{name}="):
+      owner(**_WHOLE[owner] | {name: wrong})
+
+
+def test_windows_and_lengths_of_numpy_are_ints():
+  window = (np.int8(100), None)
+  problem = hw.AttentionProblem(
+    batch=1, seq_q=8, seq_kv=8, heads=1, window=window, causal_alignment="top_left"
+  )
+  assert [type(side) for side in problem.window] == [int, type(None)]
+  decode = hw.DecodeProblem(batch=2, seq_kv=99, heads=1, lengths=(np.int8(99), np.int64(3)))
+  assert [type(length) for length in decode.lengths] == [int, int]
