@@ -97,17 +97,19 @@ def get_profile(name: str) -> GpuProfile | NpuProfile:
       ("NVIDIA H200"); case, spaces, "-", "_" and the maker's name do not matter.
 
   Raises:
-    ValueError: no profile has that name; the message lists all and the closest.
+    ValueError: no profile has that name; the message lists all, and the closest
+      where one is close.
   """
   if not isinstance(name, str):
     raise ValueError(f"name={name!r}: expected a string, one of {', '.join(list_profiles())}")
   key = _key(name)
   if key in _names():
     return _profiles()[_names()[key]]
-  closest = difflib.get_close_matches(key, _names(), n=1, cutoff=0.0)[0]
+  # difflib's own cutoff: below it "hopper" is closest to ascend_950pr
+  close = difflib.get_close_matches(key, _names(), n=1, cutoff=0.6)
+  closest = f" (closest: {_names()[close[0]]})" if close else ""
   raise ValueError(
-    f"name={name!r}: no such profile; expected one of {', '.join(list_profiles())}"
-    f" (closest: {_names()[closest]})"
+    f"name={name!r}: no such profile; expected one of {', '.join(list_profiles())}{closest}"
   )
 
 

@@ -126,6 +126,13 @@ def test_unknown_name_lists_all_and_names_the_closest():
     hw.get_profile("910b33")
 
 
+@pytest.mark.parametrize("name", ["hopper", "nonesuch", ""])
+def test_a_name_like_no_other_is_not_guessed_at(name):
+  with pytest.raises(ValueError, match=rf"name='{name}': .* expected one of (.*)$") as refusal:
+    hw.get_profile(name)
+  assert str(refusal.value).endswith(", ".join(hw.list_profiles()))
+
+
 @pytest.mark.parametrize("name", [None, 9, b"h100"])
 def test_name_must_be_a_string(name):
   with pytest.raises(ValueError, match="expected a string"):
