@@ -30,10 +30,17 @@ def multiply_rate(dtype: str, gpu: GpuProfile) -> Rate | None:
     return Rate(gpu.peak_flops["float32"], "cuda_cores", (note,))
   if dtype in gpu.peak_flops:
     return Rate(gpu.peak_flops[dtype], "tensor_cores")
-  if dtypes.size_bytes(dtype) == 2:
-    note = f"{gpu.name} has no {dtype} tensor cores: priced as float32 on the CUDA cores"
-    return Rate(gpu.peak_flops["float32"], "cuda_cores", (note,))
-  return None
+  stand_in = priced_as_float32(dtype, gpu)
+  if stand_in is None:
+    return None
+  return Rate(gpu.peak_flops["float32"], "cuda_cores", (stand_in,))
+
+
+def priced_as_float32(dtype: str, gpu: GpuProfile) -> str | None:
+  """That a 16-bit dtype has no tensor cores on the device (bfloat16 on a V100); None: it has."""
+  if dtype in gpu.peak_flops or dtypes.size_bytes(dtype) != 2:
+    return None
+  return f"{gpu.name} has no {dtype} tensor cores: priced as float32 on the CUDA cores"
 
 
 def missing_rate(dtype: str, gpu: GpuProfile) -> tuple[Shortfall, ...]:

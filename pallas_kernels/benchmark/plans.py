@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import hw_profiles
-from hw_profiles.cost.arithmetic import multiply_rate
+from hw_profiles.cost.arithmetic import multiply_rate, priced_as_float32
 from hw_profiles.planner.op_registry import op_name
 from hw_profiles.validation import recorded
 from pallas_kernels.benchmark import cells
@@ -83,6 +84,26 @@ def _peak_flops(
     return device.peak_flops.get(problem.dtype)
   rate = multiply_rate(problem.dtype, device)
   return None if rate is None else rate.flops_per_s
+
+
+def _as_float32(verdict: hw_profiles.TilePlan) -> str | None:
+  """The plan's note that its dtype is multiplied as float32; None where it is not."""
+  device = hw_profiles.get_profile(verdict.profile)
+  if not verdict.fits or isinstance(device, hw_profiles.NpuProfile):
+    return None
+  note = priced_as_float32(verdict.problem.dtype, device)
+  return note if note in verdict.notes else None
+
+
+def bound(verdict: hw_profiles.TilePlan) -> str:
+  """What binds the time, marked where the device has no tensor cores for the dtype."""
+  return (verdict.bound or "-") + ("" if _as_float32(verdict) is None else " !")
+
+
+def bound_legend(verdicts: Iterable[hw_profiles.TilePlan]) -> list[str]:
+  """What the mark of `bound` means, a line a profile."""
+  notes = dict.fromkeys(map(_as_float32, verdicts))
+  return [f"! {note}" for note in notes if note is not None]
 
 
 def fields(workload: Workload, verdict: hw_profiles.TilePlan, tile: Config) -> dict[str, Any]:

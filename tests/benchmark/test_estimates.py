@@ -45,6 +45,24 @@ def test_worth_of_an_estimate_is_said_once_a_profile(capsys, task):
   assert words.count("the time of a well-tuned kernel") == 1
 
 
+@pytest.mark.parametrize("task", ["plan", "compare"])
+def test_a_dtype_without_tensor_cores_is_marked_in_the_table(capsys, task):
+  """A V100 multiplies bfloat16 as float32: that is no ordinary fit of its tensor cores."""
+  text = table_of(capsys, f"--task={task}", SMALL, TILE, "--profile=v100_sxm2,h100_sxm")
+  rows = [line.split() for line in text.splitlines() if "cuda_cores" in line or "launch" in line]
+  marked = [line for line in rows if "!" in line]
+  assert marked
+  assert all("v100_sxm2" in line for line in marked)
+  legend = "! v100_sxm2 has no bfloat16 tensor cores: priced as float32 on the CUDA cores"
+  assert " ".join(text.split()).count(legend) == 1
+  options = (f"--task={task}", SMALL, TILE, "--profile=v100_sxm2")
+  # float16 it has, and float32 is nowhere multiplied by tensor cores
+  for dtype in ("float16", "float32"):
+    assert " !" not in table_of(capsys, *options, f"--dtype={dtype}")
+  norm = table_of(capsys, f"--task={task}", "--kernel=rms_norm", "--profile=v100_sxm2")
+  assert " !" not in norm
+
+
 def test_run_says_it_too(capsys):
   text = table_of(capsys, "--task=run", SMALL, TILE, "--profile=h100_sxm")
   assert sentence("h100_sxm") in " ".join(text.split())

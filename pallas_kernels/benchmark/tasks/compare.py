@@ -261,7 +261,7 @@ def _plan_block(case: _Case) -> Block:
         cells.names(plan.binding),
         str(plan.resident_blocks),
         cells.number(plan.predicted_us),
-        plan.bound or "-",
+        plans.bound(plan),
         plans.fill(plan),
       )
     )
@@ -273,6 +273,7 @@ def _plan_block(case: _Case) -> Block:
   ]
   if any(choice.best_on for choice in case.choices):
     lines.append(plans.RANKED_FIRST_LEGEND)
+  lines += plans.bound_legend(plan for *_, plan in case.planned())
   shown = dict.fromkeys(profile for _, profile, _ in case.planned())
   lines.append(plans.WELL_TUNED)
   lines += [plans.trust(case.workload, profile) for profile in shown]

@@ -149,6 +149,7 @@ def _summary(workload: Workload, planned: list[_Planned], helped: bool) -> Block
   lines = [f"{cells.tile_legend(workload.op.config_class)}; {plans.WELL_TUNED}"]
   if any(one.picked for one in planned):
     lines.append(plans.RANKED_FIRST_LEGEND)
+  lines += plans.bound_legend(one.verdict for one in planned)
   lines += _floors(workload, planned)
   return Block(
     title=workload.name,
@@ -159,7 +160,7 @@ def _summary(workload: Workload, planned: list[_Planned], helped: bool) -> Block
         cells.short_tile(one.tile) + (" *" if one.picked else ""),
         cells.yes_no(one.verdict.fits),
         cells.number(one.verdict.predicted_us),
-        one.verdict.bound or "-",
+        plans.bound(one.verdict),
         cells.names(one.verdict.binding),
         cells.mib(workload.op.traffic_bytes(one.verdict)),
         _most_help(one) if helped else "-",
