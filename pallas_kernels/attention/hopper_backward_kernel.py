@@ -383,8 +383,8 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
   def scores_and_gradients(scores_acc: Any, d_weights_acc: Any) -> tuple[jax.Array, Any]:
     stage = program.q_ring.wait(step)
     plgpu.wgmma(scores_acc, refs.k.at[keys], compat.transposed_ref(refs.q.at[stage]))
-    # under the product, not after it: shared memory is so busy that these loads took a tenth of
-    # a consumer's time (ncu, H200)
+    # under the product, not after it: shared memory is so busy that consumers waited for these
+    # loads in a sixth of their samples (ncu, H200)
     stored = along_queries(refs.numbers.at[0], stage)
     d_o_stage = program.d_o_ring.wait(step)
     plgpu.wgmma(d_weights_acc, refs.v.at[keys], compat.transposed_ref(refs.d_o.at[d_o_stage]))
