@@ -96,6 +96,9 @@ class _Worker:
     if self._process is None:
       return
     process, self._process = self._process, None
+    if process.pid is None:
+      # interrupted while it was being started: it ends at the end of its input
+      return
     process.terminate()
     process.join(_STOP_S)
     if process.is_alive():
