@@ -346,6 +346,8 @@ def transpose(
 ) -> jax.Array:
   """[..., N, M] of x [..., M, N]: the last two dimensions exchanged, bit for bit.
 
+  Of one row or one column it is a reshape, by XLA, unless a kernel is asked for.
+
   Args:
     x: Any dtype; any size.
     config: The block; None: a tuned one, else the planner's choice. The kernel

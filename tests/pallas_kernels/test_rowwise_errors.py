@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import ClosedJaxpr
 
 import hw_profiles
 from pallas_kernels import (
@@ -107,13 +108,47 @@ def test_on_an_h200_the_planned_kernel_runs(shape):
       explain(swiglu_quantize, x, x, scale=0.5),
       explain(quantize_rows, x),
       explain(rms_norm, x, weight, residual=x),
-      explain(transpose, x),
+      *([explain(transpose, x)] if shape[0] > 1 else []),
     ):
       assert found.implementation == "triton"
       assert found.plan.fits
       assert found.plan.predicted_us > 0
       assert found.plan.config == found.config
       assert "predicted" in str(found)
+
+
+@pytest.mark.parametrize("shape", [(1, 4096), (4096, 1), (3, 1, 111), (3, 111, 1), (1, 1)], ids=str)
+def test_one_row_or_column_is_transposed_by_a_reshape_unless_a_kernel_is_asked_for(shape):
+  x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+  with device.abstract_gpu(**H200):
+    found = explain(transpose, x)
+    primitives = {eqn.primitive.name for eqn in _all_equations(jax.make_jaxpr(transpose)(x))}
+    asked = explain(transpose, x, implementation="triton")
+    tiled = explain(transpose, x, config=RowConfig(32, 32, 1))
+  assert (found.implementation, found.config) == ("xla", None)
+  assert "moves nothing" in found.refused["triton"]
+  assert "reshape" in primitives
+  assert not primitives & {"pallas_call", "transpose"}
+  assert asked.implementation == tiled.implementation == "triton"
+  assert asked.plan.fits
+  assert tiled.config == RowConfig(32, 32, 1)
+
+
+def test_two_rows_are_transposed_by_the_kernel():
+  x = jax.ShapeDtypeStruct((3, 2, 111), jnp.bfloat16)
+  with device.abstract_gpu(**H200):
+    assert explain(transpose, x).implementation == "triton"
+
+
+def _all_equations(closed):
+  """Of a jaxpr and those inside of it."""
+  for eqn in closed.jaxpr.eqns:
+    yield eqn
+    for inner in jax.tree.leaves(
+      list(eqn.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr)
+    ):
+      if isinstance(inner, ClosedJaxpr):
+        yield from _all_equations(inner)
 
 
 def test_a_row_has_the_same_tile_whatever_the_rows_where_its_segments_are_fixed():

@@ -385,6 +385,14 @@ def test_transpose_moves_bits(name, dtype, rng):
   reference.assert_transpose_equal(np.asarray(out), x)
 
 
+@pytest.mark.parametrize("name", [None, *ROWS])
+@pytest.mark.parametrize("shape", [(1, 37), (37, 1), (2, 1, 21), (2, 21, 1)], ids=str)
+def test_transpose_of_one_row_or_column(name, shape, rng):
+  x = jnp.asarray(rng.integers(-128, 128, shape).astype(np.int8))
+  out = transpose(x, implementation=name)
+  reference.assert_transpose_equal(np.asarray(out), np.asarray(x))
+
+
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("shape", [(0, 8), (5, 0), (1, 1)], ids=str)
 def test_sizes_of_nothing_and_of_one(name, shape, rng):
