@@ -61,11 +61,12 @@ def missing_cube_rate(dtype: str, npu: NpuProfile) -> tuple[Shortfall, ...]:
 
 
 def mma_sync_assumption(gpu: GpuProfile) -> tuple[str, ...]:
-  """What mma.sync is taken to reach on a device whose peak is that of tcgen05."""
-  if not gpu.tensor_memory_bytes_per_sm:
+  """What mma.sync is taken to reach on a device whose peak is that of wgmma or tcgen05."""
+  if not (gpu.has_wgmma or gpu.tensor_memory_bytes_per_sm):
     return ()
+  peak = "wgmma" if gpu.has_wgmma else "tcgen05"
   reached = gpu.source("synchronous_mma_fraction")
   return (
     "mma.sync, with operands and accumulators in registers, reaches"
-    f" {100 * reached.value:.0f} % of the tcgen05 rate ({reached.confidence})",
+    f" {100 * reached.value:.0f} % of the {peak} rate ({reached.confidence})",
   )

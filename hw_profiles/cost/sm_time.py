@@ -51,6 +51,8 @@ class SmWork:
     persistent: Whether a block goes on to the next tile, its copies running
       ahead through the epilogue.
     arithmetic: What does `flops`: "tensor_cores" or "cuda_cores".
+    held_stages: Stages of a block whose step is done and which are let go of only
+      once the next step's operands have arrived: no load is on its way to them.
   """
 
   tiles: int
@@ -63,6 +65,7 @@ class SmWork:
   num_stages: int
   persistent: bool
   arithmetic: Arithmetic = "tensor_cores"
+  held_stages: int = 0
 
 
 def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
@@ -78,8 +81,13 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
 
   where slots = stages x resident blocks: a slot is occupied from the request
   until the arithmetic is done with it (Little's law; one slot is the serial
-  pipeline, cf. `pipeline`). DRAM serves all SMs together, at its sustained
-  bandwidth or at bytes in flight / latency if that is less.
+  pipeline, cf. `pipeline`). Where a block holds h of its stages until the next
+  step's operands are there, the others take turns at waiting for memory alone:
+
+      latency            ≥ (DRAM latency + L2) / ((stages - h) x resident blocks)
+
+  DRAM serves all SMs together, at its sustained bandwidth or at bytes in flight
+  / latency if that is less.
 
   Nothing is charged for a number that the profile does not know (None): its
   resource is among `unknown` and not in `times_us`.
@@ -111,6 +119,10 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
     else arithmetic
   )
   latency = shared("latency", added("slot", waited, l2, busy), slots, "slots")
+  loading = blocks * (work.num_stages - work.held_stages)
+  if work.held_stages:
+    free = shared("latency of a load", added("load", waited, l2), loading, "free slots")
+    latency = longest("latency", latency._replace(name="latency of a slot"), free)
 
   bytes_in_flight = (
     min(work.tiles, gpu.sm_count) * slots * work.per_step.l2_bytes if work.steps else 0

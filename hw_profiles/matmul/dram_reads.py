@@ -36,7 +36,7 @@ def dram_operand_reads(
       A   once, while the rows of a band stay in L2; else each wave fetches the
           rows it touches
       B   once, where there is one band or B stays in L2 beside the band; else
-          once a band
+          once a band, or once a wave where a wave is several bands
 
   Within a wave programs walk K in step, so a shared panel is fetched once
   whatever its length. Caches replace lines less neatly than this: a lower
@@ -66,4 +66,6 @@ def dram_operand_reads(
       programs=wave_programs, tiles_m=tiles_m, tiles_n=tiles_n, group_m=group_m
     )
     a_bytes = max(a_bytes, rows * panel_bytes)
-  return DramOperandReads(a_bytes=a_bytes, b_bytes=b_bytes if b_is_kept else bands * b_bytes)
+  waves = ceil_div(tiles_m * tiles_n, wave_programs)
+  b_reads = 1 if b_is_kept else min(bands, waves)
+  return DramOperandReads(a_bytes=a_bytes, b_bytes=b_reads * b_bytes)

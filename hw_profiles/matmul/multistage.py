@@ -1,14 +1,16 @@
 """The portable matmul's schedule on an SM, compiled through Triton.
 
 All warps of a block copy and compute. Operand stages live in shared memory,
-the accumulator in registers, or in shared memory for what-if questions.
+the accumulator in registers, or in shared memory for what-if questions. Warps
+multiply with mma.sync, each from fragments that it reads for itself, or on
+Hopper four at a time with wgmma, which reads shared memory once for the four.
 """
 
 from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
 from hw_profiles.capacity.residency import LANES_PER_WARP
-from hw_profiles.cost.arithmetic import missing_rate, mma_sync_assumption
+from hw_profiles.cost.arithmetic import missing_rate, mma_sync_assumption, multiply_rate
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
 from hw_profiles.matmul.sm import SmKernel, shared_memory_statement, sm_demand
@@ -28,6 +30,12 @@ MMA_K_BYTES = 32
 REGISTER_STEP = 8
 # Triton's dot takes no side below 16.
 MIN_BLOCK = 16
+# A wgmma is four warps' and reads 64 rows of A, as deep as an mma.
+WGMMA_WARPS = 4
+WGMMA_ROWS = 64
+# Operands of which Triton makes wgmmas. Of float8 it does not, as JAX's lowering does
+# not allow the sums of few bits that wgmma makes of them.
+WGMMA_DTYPES = ("bfloat16", "float16", "int8")
 
 
 def warps(config: MatmulConfig, *, products: int = 1) -> int:
@@ -44,6 +52,31 @@ def _block_threads(problem: MatmulProblem, config: MatmulConfig) -> int:
   return LANES_PER_WARP * warps(config, products=problem.products)
 
 
+def uses_wgmma(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> bool:
+  """Whether Triton multiplies the tile with wgmma; else, on tensor cores, with mma.sync.
+
+  Where there is wgmma it takes it for whole warpgroups, a tile of 64 rows or a
+  multiple, and K steps as deep as one. So it is in the machine code that XLA's
+  Triton makes for sm_90a with jax 0.11.2: HGMMA.64x128x16 of 128 x 128 x 64,
+  HGMMA.64x16x16 of 64 x 16 x 64, IGMMA of int8; HMMA.16816 of 32 x 64 x 64 and of
+  float8.
+  """
+  return (
+    gpu.has_wgmma
+    and problem.dtype in WGMMA_DTYPES
+    and config.accumulator == "registers"
+    and warps(config, products=problem.products) % WGMMA_WARPS == 0
+    and config.block_m % WGMMA_ROWS == 0
+    and config.block_k * dtypes.size_bytes(problem.dtype) >= MMA_K_BYTES
+  )
+
+
+def _warpgroup_columns(problem: MatmulProblem, config: MatmulConfig) -> int:
+  """Warpgroups side by side along N: those that find no 64 rows of their own along M."""
+  warpgroups = warps(config, products=problem.products) // WGMMA_WARPS
+  return ceil_div(warpgroups, config.block_m // WGMMA_ROWS)
+
+
 def _warp_grid(problem: MatmulProblem, config: MatmulConfig) -> tuple[int, int]:
   """Warps along M and N: of the power-of-two splits the one that reads least.
 
@@ -56,7 +89,7 @@ def _warp_grid(problem: MatmulProblem, config: MatmulConfig) -> tuple[int, int]:
   return min(splits, key=lambda s: config.block_m * s[1] + config.block_n * s[0])
 
 
-def _registers_per_thread(problem: MatmulProblem, config: MatmulConfig) -> int:
+def _registers_per_thread(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> int:
   """Registers of a thread, estimated.
 
       accumulator  products·block_m·block_n / threads
@@ -64,12 +97,15 @@ def _registers_per_thread(problem: MatmulProblem, config: MatmulConfig) -> int:
       + 32         addresses and loop state
 
   rounded up to 8. A fragment is one mma deep: 16 x 16 of A in 4 registers a
-  lane, 16 x 8 of B in 2 (PTX ISA, mma.m16n8k16). The compiler may do better or
-  worse; a count above what a thread can address means spills.
+  lane, 16 x 8 of B in 2 (PTX ISA, mma.m16n8k16); wgmma has none, as it reads
+  shared memory. The compiler may do better or worse; a count above what a
+  thread can address means spills.
   """
-  warps_m, warps_n = _warp_grid(problem, config)
-  rows = ceil_div(config.block_m, warps_m) + ceil_div(config.block_n, warps_n)
-  fragments = ceil_div(rows * MMA_K_BYTES, LANES_PER_WARP * 4)
+  fragments = 0
+  if not uses_wgmma(problem, config, gpu):
+    warps_m, warps_n = _warp_grid(problem, config)
+    rows = ceil_div(config.block_m, warps_m) + ceil_div(config.block_n, warps_n)
+    fragments = ceil_div(rows * MMA_K_BYTES, LANES_PER_WARP * 4)
   if config.accumulator == "registers":
     outputs = problem.products * config.block_m * config.block_n
     accumulator = ceil_div(outputs, _block_threads(problem, config))
@@ -99,7 +135,7 @@ def _buffers(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> t
   else:
     threads = _block_threads(problem, config)
     accumulators = ceil_div(accumulator_bytes // 4, threads)
-    used = _registers_per_thread(problem, config)
+    used = _registers_per_thread(problem, config, gpu)
     free = gpu.max_registers_per_thread - (used - accumulators)
     accumulator = Buffer(
       "accumulator", "registers", accumulator_bytes, 4 * max(free, 0) * threads, 1
@@ -172,7 +208,7 @@ def _capacity_shortfalls(
         f" {gpu.max_threads_per_block} in a block",
       )
     )
-  registers = _registers_per_thread(problem, config)
+  registers = _registers_per_thread(problem, config, gpu)
   # all warps of the block must fit the register file as well
   file_share = gpu.registers_per_sm // max(threads, 1)
   limit = min(gpu.max_registers_per_thread, file_share)
@@ -190,17 +226,22 @@ def _capacity_shortfalls(
   return found
 
 
-def _shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
-  """Shared-memory bytes moved by one K step: copies in, fragments out.
+def _shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> int:
+  """Shared-memory bytes moved by one K step: copies in, operands out.
 
-  Warps side by side read the same operand rows, each for itself. An
-  accumulator in shared memory is read and written in every step.
+  Warps side by side read the same operand rows, each for itself, into
+  fragments. A wgmma reads its 64 rows of A and all of its columns of B for four
+  warps. An accumulator in shared memory is read and written in every step.
   """
   size = dtypes.size_bytes(problem.dtype)
-  warps_m, warps_n = _warp_grid(problem, config)
   a_bytes = config.block_m * config.block_k * size
   b_bytes = problem.products * config.block_k * config.block_n * size
-  moved = a_bytes * (1 + warps_n) + b_bytes * (1 + warps_m)
+  if uses_wgmma(problem, config, gpu):
+    a_reads = problem.products * _warpgroup_columns(problem, config)
+    b_reads = config.block_m // WGMMA_ROWS
+  else:
+    b_reads, a_reads = _warp_grid(problem, config)
+  moved = a_bytes * (1 + a_reads) + b_bytes * (1 + b_reads)
   if config.accumulator == "shared":
     moved += 2 * 4 * problem.products * config.block_m * config.block_n
   return moved
@@ -216,18 +257,33 @@ def demand(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Dem
     kernel=lambda: _kernel(problem, config, gpu),
     assumptions=(
       "registers of the compiled kernel estimated from the tile, not read from a binary",
-      *mma_sync_assumption(gpu),
+      *(mma_sync_assumption(gpu) if _rate_fraction(problem, config, gpu) < 1 else ()),
     ),
   )
+
+
+def _rate_fraction(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> float:
+  """Share of the tensor cores' peak that the tile's instructions reach.
+
+  All of it with wgmma, and with mma.sync where there is nothing newer. float8 is
+  multiplied as float16 by Hopper's mma.sync.
+  """
+  rate = multiply_rate(problem.dtype, gpu)
+  if rate is None or rate.arithmetic == "cuda_cores" or uses_wgmma(problem, config, gpu):
+    return 1.0
+  if not (gpu.has_wgmma or gpu.tensor_memory_bytes_per_sm):
+    return 1.0
+  narrowed = gpu.has_wgmma and problem.dtype.startswith("float8")
+  of_peak = gpu.peak_flops["float16"] / rate.flops_per_s if narrowed else 1.0
+  return gpu.synchronous_mma_fraction * of_peak
 
 
 def _kernel(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> SmKernel:
   return SmKernel(
     threads=_block_threads(problem, config),
-    registers_per_thread=_registers_per_thread(problem, config),
+    registers_per_thread=_registers_per_thread(problem, config, gpu),
     shared_bytes=_shared_bytes(problem, config),
-    shared_bytes_per_step=_shared_bytes_per_step(problem, config),
+    shared_bytes_per_step=_shared_bytes_per_step(problem, config, gpu),
     persistent=False,
-    # Triton queues wgmmas; beside tensor memory this is mma.sync
-    rate_fraction=gpu.synchronous_mma_fraction if gpu.tensor_memory_bytes_per_sm else 1.0,
+    rate_fraction=_rate_fraction(problem, config, gpu),
   )

@@ -42,9 +42,10 @@ class SmKernel:
     shared_bytes_per_step: In and out of shared memory in one K step.
     sms_per_tile: SMs that share a tile, an equal part each; threads and bytes are
       those of one.
-    persistent: One block an SM, which walks tiles and stages C in shared memory
-      for the TMA; else a block a tile, as many as fit, which stores registers.
+    persistent: One block an SM, which walks tiles; else a block a tile, as many as
+      fit.
     rate_fraction: Share of the tensor cores' rate that its instructions can reach.
+    held_stages: As `SmWork.held_stages`.
     notes: What to say of it.
   """
 
@@ -55,6 +56,7 @@ class SmKernel:
   persistent: bool
   sms_per_tile: int = 1
   rate_fraction: float = 1.0
+  held_stages: int = 0
   notes: tuple[str, ...] = ()
 
 
@@ -182,10 +184,11 @@ def _execution(
       l2_bytes=(traffic.a_tile_bytes + traffic.b_tile_bytes) // sms,
       shared_bytes=kernel.shared_bytes_per_step,
     ),
-    per_tile=_epilogue(problem, config, sms, staged=kernel.persistent),
+    per_tile=_epilogue(problem, config, sms),
     flops_per_s=priced.flops_per_s
     * (kernel.rate_fraction if priced.arithmetic == "tensor_cores" else 1.0),
     arithmetic=priced.arithmetic,
+    held_stages=kernel.held_stages,
     dram_bytes=counts.dram_bytes,
     resident_blocks=blocks,
     num_stages=config.num_stages,
@@ -206,12 +209,17 @@ def _execution(
   )
 
 
-def _epilogue(problem: MatmulProblem, config: MatmulConfig, sms: int, *, staged: bool) -> SmAmounts:
-  """C once to L2, where staged in and out of shared memory; the activation of each element."""
+def _epilogue(problem: MatmulProblem, config: MatmulConfig, sms: int) -> SmAmounts:
+  """C in and out of shared memory and once to L2; the activation of each element.
+
+  From there TMA takes it; Triton passes it through as well, so that a warp stores
+  runs of a row (its machine code for sm_90a has an ldmatrix for every 16 B of C a
+  thread).
+  """
   outputs = config.block_m * config.block_n // sms
   result_bytes = outputs * dtypes.size_bytes(problem.result_dtype)
   return SmAmounts(
     l2_bytes=result_bytes,
-    shared_bytes=2 * result_bytes if staged else 0,
+    shared_bytes=2 * result_bytes,
     special_functions=outputs * activation_cost(problem.activation).special_functions,
   )

@@ -443,13 +443,13 @@ def _shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
   """Shared-memory bytes moved by one K step: TMA writes and wgmma reads.
 
   A wgmma reads 64 rows of A once and all its columns of B, so B is read again
-  for every 64 rows of the tile.
+  for every 64 rows of the tile, and A for each product.
   """
   size = dtypes.size_bytes(problem.dtype)
   tile = consumer_tile(config)
   a_bytes = config.block_m * config.block_k * size
   b_bytes = problem.products * config.block_k * config.block_n * size
-  a_reads = config.block_n // tile.columns
+  a_reads = problem.products * (config.block_n // tile.columns)
   b_reads = config.block_m // WGMMA_ROWS
   return a_bytes * (1 + a_reads) + b_bytes * (1 + b_reads)
 
@@ -480,5 +480,8 @@ def _kernel(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Sm
     shared_bytes=_shared_bytes(problem, config),
     shared_bytes_per_step=_shared_bytes_per_step(problem, config),
     persistent=True,
+    # a step's wgmmas run while the next stage is awaited, and keep their own until
+    # the next are issued; float8 steps are waited for
+    held_stages=int(config.num_stages > 1 and problem.dtype not in PROMOTED_DTYPES),
     notes=(note,),
   )

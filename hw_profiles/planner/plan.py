@@ -33,6 +33,9 @@ Schedule: TypeAlias = str
 
 Device: TypeAlias = GpuProfile | NpuProfile
 
+# Predicted times whose ratio is below this count as equal.
+TIE = 1.02
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -161,7 +164,7 @@ def plan(
       "compiled" and "cube_vector"; what works on rows "compiled" and "vector".
       "auto" plans what is compiled wherever the compiler takes the problem and
       the shape of the tile, fit or not. Otherwise it takes the fastest of those
-      that run the tile, the earlier of equals, and says in the notes what the
+      that run the tile, the earlier of any within 2 %, and says in the notes what the
       others take or why they do not run it. Where none does, the plan is of the
       first that only lacks memory.
 
@@ -191,8 +194,9 @@ def plan_choices(
     (choice,) = choices
     return _refused(model, problem, config, device, choice, requested)
   runs = [_run(choice, problem, config, device) for choice in choices]
-  # of equals the first, which the op prefers
-  fastest = min(runs, key=lambda run: run.time.total_us)
+  # of those that the model cannot tell apart the first, which the op prefers
+  limit_us = TIE * min(run.time.total_us for run in runs)
+  fastest = next(run for run in runs if run.time.total_us <= limit_us)
   time, execution = fastest.time, fastest.execution
   op = op_name(problem)
   error = recorded_error(op, device)
@@ -246,7 +250,9 @@ def _why(fastest: _Run, runs: list[_Run]) -> tuple[str, ...]:
   ]
   if slower:
     said = "; ".join((*slower, *refusals))
-    return (f"schedule: {name}, the fastest that runs the tile; {said}",)
+    is_fastest = fastest.time.total_us <= min(run.time.total_us for run in runs)
+    how = "the fastest" if is_fastest else "within 2 % of the fastest"
+    return (f"schedule: {name}, {how} that runs the tile; {said}",)
   return (f"schedule: {name}, as {'; '.join(refusals)}",) if refusals else ()
 
 

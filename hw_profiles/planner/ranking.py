@@ -9,6 +9,7 @@ from hw_profiles.capacity.compiled import NAME as COMPILED
 from hw_profiles.planner.op_model import ConfigT, OpModel, ProblemT
 from hw_profiles.planner.op_registry import model_of
 from hw_profiles.planner.plan import (
+  TIE,
   Choice,
   Device,
   Schedule,
@@ -21,8 +22,6 @@ from hw_profiles.planner.plan import (
 from hw_profiles.planner.tile_plan import TilePlan
 from hw_profiles.registry import resolve
 
-# Predicted times whose ratio is below this count as equal.
-_TIE = 1.02
 _COMPUTE = ("tensor_cores", "cuda_cores", "cube")
 
 
@@ -109,7 +108,7 @@ def _least_traffic_of_the_fastest_first(
 ) -> list[TilePlan[ProblemT, ConfigT]]:
   """Among compute-bound predictions too close to tell apart, fewer bytes come first.
 
-  The model's own error is several times `_TIE`, and bytes cost power, which it
+  The model's own error is several times `TIE`, and bytes cost power, which it
   does not model and which sets the clock under load: on an H200, 8192 x 8192 x
   8192, it puts 128x192 and 128x256 tiles within 1 %; measured, the one that
   moves 14 % more took 10 % longer.
@@ -119,7 +118,7 @@ def _least_traffic_of_the_fastest_first(
   """
   if not plans or plans[0].predicted_us is None or plans[0].bound not in _COMPUTE:
     return plans
-  limit_us = plans[0].predicted_us * _TIE
+  limit_us = plans[0].predicted_us * TIE
   tied = sum(x.predicted_us is not None and x.predicted_us <= limit_us for x in plans)
   first = sorted(plans[:tied], key=lambda x: x.traffic.total_bytes)
   return first + plans[tied:]

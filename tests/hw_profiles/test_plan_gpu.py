@@ -424,13 +424,72 @@ def test_silu_and_bias_cost_time_and_bytes():
   assert fused.traffic_bytes["dram"] == plain.traffic_bytes["dram"] + 4 * FFN.n
 
 
+@pytest.mark.parametrize(
+  ("dtype", "tile", "a_reads", "b_reads"),
+  [
+    # wgmma: 64 rows of A and every column of B at a time
+    ("bfloat16", hw.MatmulConfig(128, 128, 64, 3), 1, 2),
+    ("int8", hw.MatmulConfig(128, 128, 64, 3), 1, 2),
+    ("bfloat16", hw.MatmulConfig(256, 64, 64, 3), 1, 4),
+    # the second warpgroup finds no rows of its own and takes half of the columns
+    ("bfloat16", hw.MatmulConfig(64, 128, 64, 3, num_warps=8), 2, 1),
+    # mma.sync: each of 2 x 4, 2 x 2 and 4 x 2 warps for itself
+    ("float8_e4m3fn", hw.MatmulConfig(128, 256, 64, 3, num_warps=8), 4, 2),
+    ("bfloat16", hw.MatmulConfig(32, 64, 64, 3), 2, 2),
+    ("bfloat16", hw.MatmulConfig(128, 64, 64, 3, num_warps=2), 1, 2),
+  ],
+  ids=str,
+)
+def test_triton_reads_shared_memory_as_its_instruction_does(dtype, tile, a_reads, b_reads):
+  """Which instruction that is was read off the machine code: see `multistage.uses_wgmma`."""
+  problem = dataclasses.replace(FFN, dtype=dtype, out_dtype="bfloat16")
+  plan = hw.plan(problem, tile, "h200", schedule="multistage")
+  size = 2 if dtype == "bfloat16" else 1
+  a_bytes, b_bytes = (side * tile.block_k * size for side in (tile.block_m, tile.block_n))
+  steps = plan.traffic.grid[0] * plan.traffic.grid[1] * plan.traffic.k_steps
+  moved = a_bytes * (1 + a_reads) + b_bytes * (1 + b_reads)
+  assert plan.traffic_bytes["shared"] == steps * moved
+  assumed = "mma.sync, with operands and accumulators in registers, reaches 63 % of the wgmma rate"
+  slow = dtype == "float8_e4m3fn" or tile.block_m < 64 or tile.num_warps == 2
+  assert any(text.startswith(assumed) for text in plan.assumptions) == slow
+
+
+def test_triton_multiplies_float8_as_float16_on_hopper():
+  tile = hw.MatmulConfig(128, 128, 64, 3)
+  float8, float16 = (
+    hw.plan(
+      dataclasses.replace(FFN, dtype=x, out_dtype="float16"), tile, "h200", schedule="multistage"
+    )
+    for x in ("float8_e4m3fn", "float16")
+  )
+  slower = float8.times_us["tensor_cores"] / float16.times_us["tensor_cores"]
+  assert slower == pytest.approx(1 / 0.63, rel=1e-3)
+
+
+def test_the_hopper_kernel_copies_into_one_stage_less_than_it_has():
+  """A stage is held until the next one has arrived: two in turn are one load at a time.
+
+  Measured on an H200: 367.7 us with two stages, 145.5 with four (docs/gemm-ladder.md).
+  """
+  two, four = (
+    hw.plan(FFN, hw.MatmulConfig(128, 128, 64, stages), "h200", schedule="warp_specialized")
+    for stages in (2, 4)
+  )
+  assert two.predicted_us == pytest.approx(367.7, rel=0.1)
+  assert four.predicted_us == pytest.approx(145.5, rel=0.1)
+  gpu = hw.get_profile("h200")
+  load_us = gpu.dram_latency_ns / 1e3 + two.times_us["l2"] / (6 * 64)
+  assert two.times_us["latency"] == pytest.approx(6 * 64 * load_us)
+
+
 def test_launch_order_changes_what_dram_sees():
   problem = hw.MatmulProblem(8192, 8192, 8192)
   rows, bands = (
     hw.plan(problem, _replace_field(HOPPER, "group_m", group), "h100").traffic_bytes["dram"]
     for group in (1, 8)
   )
-  assert rows > 2 * bands
+  # row by row 132 tiles touch every column: B comes in once a wave, 16 times
+  assert rows - bands == (16 - 8) * 8192 * 8192 * 2
 
 
 def test_a_shared_b_is_read_once_for_the_batch():
@@ -542,13 +601,18 @@ def test_auto_prices_the_fastest_schedule_that_runs_the_tile(problem, config):
   assert all(plan.fits for plan in of_each.values())
   auto = hw.plan(problem, config, "h200")
   fastest = min(of_each.values(), key=lambda plan: plan.predicted_us)
-  assert (auto.schedule, auto.predicted_us) == (fastest.schedule, fastest.predicted_us)
-  (slower,) = (plan for plan in of_each.values() if plan is not fastest)
+  # the op's first where the model cannot tell them apart
+  preferred = of_each["warp_specialized"]
+  tied = preferred.predicted_us <= 1.02 * fastest.predicted_us
+  chosen = preferred if tied else fastest
+  assert (auto.schedule, auto.predicted_us) == (chosen.schedule, chosen.predicted_us)
+  (other,) = (plan for plan in of_each.values() if plan is not chosen)
   # an explicit schedule is priced as asked for, and "auto" says what the other takes
-  assert slower.requested_schedule == slower.schedule != auto.schedule
+  assert other.requested_schedule == other.schedule != auto.schedule
+  how = "the fastest" if chosen is fastest else "within 2 % of the fastest"
   assert auto.notes[0] == (
-    f"schedule: {fastest.schedule}, the fastest that runs the tile;"
-    f" {slower.schedule} takes {slower.predicted_us:,.1f} us"
+    f"schedule: {chosen.schedule}, {how} that runs the tile;"
+    f" {other.schedule} takes {other.predicted_us:,.1f} us"
   )
 
 
@@ -562,7 +626,8 @@ def test_ranking_compares_the_tiles_of_all_schedules(op):
   of_each = [hw.rank(problem, "h200", schedule=x) for x in ("warp_specialized", "multistage")]
   auto = hw.rank(problem, "h200", top=None)
   best = min(plans[0].predicted_us for plans in of_each)
-  assert min(plan.predicted_us for plan in auto) <= best
+  # of schedules within 2 % a tile is priced as the one that the op prefers
+  assert min(plan.predicted_us for plan in auto) <= 1.02 * best
   # each is what `plan` says of the tile, and none comes twice
   assert auto[:5] == [hw.plan(problem, plan.config, "h200") for plan in auto[:5]]
   assert len({plan.config for plan in auto}) == len(auto)
