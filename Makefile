@@ -177,24 +177,30 @@ BENCH_GATED = m=256,k=4096,n=12288 m=1024,k=4096,n=12288 m=2048,k=4096,n=12288 \
 BENCH_MATMUL = $(BENCH_GATED) m=1536,k=4096,n=12288 m=7239,k=12288,n=4096 m=8192,k=8192,n=8192 \
 	m=256,k=12288,n=4096 m=333,k=4096,n=12289 m=113,k=1023,n=203
 BENCH_EPILOGUE = m=1024,k=4096,n=12288 m=4096,k=4096,n=12288
+# The steps of training: forward and gradients.
+BENCH_BACKWARD = m=1024,k=4096,n=12288 m=2048,k=4096,n=12288 m=4096,k=4096,n=4096
 BENCH_INVARIANT = $(BENCH_FEW) m=256,k=4096,n=12288 m=7239,k=4096,n=12288
 BENCH_QUANTIZED = m=1024,k=4096,n=12288 m=8192,k=8192,n=8192
-BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --peers=xla \
-	--results=$(RESULTS) $(ARGS)
+# Ends in the peers, so that a line can add some.
+BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --results=$(RESULTS) $(ARGS) \
+	--peers=xla
 # Where the measured times are kept; docs/results names the files by GPU and family.
 RESULTS ?= docs/results/h200-gemm.json
 LADDER ?= docs/gemm-ladder.md
 
-gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with XLA beside them; kept in RESULTS.
+gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with peers beside them; kept in RESULTS.
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=compare $(ARGS)
-	$(BENCH) --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%) $(BENCH_DEEP:%=--shape=%)
-	$(BENCH) --kernel=matmul $(BENCH_MATMUL:%=--shape=%)
+	$(BENCH),stream --planned --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%) $(BENCH_DEEP:%=--shape=%)
+	$(BENCH),jax_mgpu --planned --kernel=matmul $(BENCH_MATMUL:%=--shape=%)
 	$(BENCH) --kernel=matmul --bias $(BENCH_EPILOGUE:%=--shape=%)
 	$(BENCH) --kernel=matmul --activation=silu $(BENCH_EPILOGUE:%=--shape=%)
 	$(BENCH) --kernel=matmul --batch_invariant $(BENCH_INVARIANT:%=--shape=%)
 	$(BENCH) --cold_l2 --kernel=gated_matmul $(BENCH_FEW:%=--shape=%)
-	$(BENCH) --kernel=gated_matmul $(BENCH_GATED:%=--shape=%)
+	$(BENCH) --planned --kernel=gated_matmul $(BENCH_GATED:%=--shape=%)
+	$(BENCH) --kernel=matmul,gated_matmul --backward --check=none $(BENCH_BACKWARD:%=--shape=%)
 	$(BENCH) --kernel=quantized_matmul --dtype=float8_e4m3fn,int8 $(BENCH_QUANTIZED:%=--shape=%)
+	$(BENCH) --kernel=quantize_matmul --check=none $(BENCH_QUANTIZED:%=--shape=%)
+	$(BENCH) --kernel=quantize_matmul --check=none --fuse=yes --shape=m=1024,k=4096,n=12288
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder --format=markdown --output=$(LADDER) $(ARGS)
 
 # The row-wise family: rows of a decode step, of a prompt and of many, at the widths of models; cold

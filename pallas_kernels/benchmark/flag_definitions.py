@@ -54,9 +54,7 @@ def define() -> absl_flags.FlagValues:
   boolean("help", False, "Print this and stop.")
   string("task", "compare", f"One of {', '.join(TASKS)}.")
   composed = "; ".join(f"{name} is {' and '.join(steps)}" for name, steps in ops.COMPOSED.items())
-  listed(
-    "kernel", ["matmul"], f"Ops, of {', '.join(ops.names())}; or all. No op of its own: {composed}."
-  )
+  listed("kernel", ["matmul"], f"Ops, of {', '.join(ops.names())}; or all. To plan, {composed}.")
   many(
     "shape",
     None,
@@ -98,6 +96,11 @@ def define() -> absl_flags.FlagValues:
   )
   listed(
     "peers", [], f"Run these beside it: {_each(kernels, lambda op: ', '.join(op.peers) or 'none')}."
+  )
+  boolean(
+    "planned",
+    False,
+    "Run the tile that the planner would choose, too, where one was tuned. Of --task=run.",
   )
   string(
     "check", "float64", "float64: compare with the NumPy reference and its error bound; or none."

@@ -55,6 +55,7 @@ _READ_BY = {
   "program": ("fusion",),
   "implementation": ("compare", "run", "tune", "mlir"),
   "peers": ("run",),
+  "planned": ("run",),
   "check": ("compare", "run", "tune", "fusion"),
   "check_part": ("compare",),
   "iterations": ("compare", "run", "tune", "ladder", "fusion"),
@@ -85,6 +86,7 @@ class Options:
     profiles: Canonical profile names; None: not given.
     implementation: None: what dispatch picks on a GPU, "interpret" on a CPU.
     peers: Other programs to run beside.
+    planned: Whether the planner's tile runs, too, where another is the default.
     check: "float64" or "none".
     check_part: "all" or "sample" of the result, for every tile; None: `compare`
       chooses for each.
@@ -112,6 +114,7 @@ class Options:
   profiles: tuple[str, ...] | None
   implementation: str | None
   peers: tuple[str, ...]
+  planned: bool
   check: str
   check_part: str | None
   iterations: int
@@ -182,6 +185,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
     profiles=_profiles(values.profile),
     implementation=_one_of("implementation", values.implementation, tuple(names.IMPLEMENTATIONS)),
     peers=_peers(kernels, values.peers if "peers" in given else None),
+    planned=values.planned,
     check=_known("check", values.check, CHECKS),
     check_part=_one_of("check_part", values.check_part, CHECK_PARTS),
     iterations=parsing.positive("iterations", values.iterations, example=DEFAULT_ITERATIONS),
@@ -211,10 +215,10 @@ def _kernels(given: Sequence[str], task: str) -> list[AnyOp]:
   if given == ["all"]:
     return [op for op in known if task in _tasks_of(op)]
   for name in given:
-    if name in ops.COMPOSED:
+    if name in ops.COMPOSED and task not in ops.get(name).tasks:
       raise UsageError(
-        f"--kernel={name}: the planner takes it as {' followed by '.join(ops.COMPOSED[name])}, "
-        f"and it has no name here; expected one of {', '.join(op.name for op in known)}"
+        f"--kernel={name}: the planner takes it as {' followed by '.join(ops.COMPOSED[name])}; "
+        f"as one it is of --task={parsing.joined(ops.get(name).tasks, 'or')} alone"
       )
   chosen = [ops.get(name) for name in parsing.choose("kernel", given, [op.name for op in known])]
   for op in chosen:

@@ -9,7 +9,7 @@ from typing import Any
 from pallas_kernels.benchmark import memory, rows, runner, timing
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import Options
-from pallas_kernels.benchmark.ops.op import Config, Operands, Shape
+from pallas_kernels.benchmark.ops.op import Config, Function, Operands, Shape
 from pallas_kernels.benchmark.progress import Progress, Step
 from pallas_kernels.benchmark.workload import Workload
 
@@ -189,7 +189,7 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
     if checks:
       progress.skip()
     name = job.selection.implementation
-    return Outcome(fields={"implementation": name, "reason": _peer_failure(error)})
+    return Outcome(fields={"implementation": name, "reason": peer_failure(error)})
   fields: dict[str, Any] = {"implementation": job.selection.implementation}
   details: dict[str, Any] = {}
   notes = job.selection.notes
@@ -222,7 +222,7 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
     fields=fields,
     details=details,
     measured_us=measurement.median_us,
-    timing=_timing_details(job, measurement),
+    timing=timing_details(job, measurement),
     notes=notes,
   )
 
@@ -231,30 +231,37 @@ def _run(
   options: Options, job: Job, operands: Operands, checked: Operands
 ) -> tuple[Any, timing.Measurement | None]:
   """The result of the checked operands, and on a GPU the time of the others."""
-  op, workload = job.workload.op, job.workload
-  function = (
-    op.peer(job.peer, workload.options)
-    if job.peer is not None
-    else op.call(workload.options, config=job.tile, implementation=job.selection.implementation)
-  )
+  function = function_of(job)
   actual = runner.result(function, checked)
   if runner.platform() != "gpu":
     return actual, None
   return actual, timing.measure(
-    *timing.on_device(function, *operands, transposed=op.transposed_operands),
+    *timing.on_device(function, *operands, transposed=job.workload.op.transposed_operands),
     iterations=options.iterations,
     timer=options.timer,
     cold_l2=options.cold_l2,
   )
 
 
-def _peer_failure(error: Exception) -> str:
+def function_of(job: Job) -> Function:
+  """What the job runs, as a function of its operands.
+
+  Raises:
+    Exception: a peer that is not there.
+  """
+  op, options = job.workload.op, job.workload.options
+  if job.peer is not None:
+    return op.peer(job.peer, options)
+  return op.call(options, config=job.tile, implementation=job.selection.implementation)
+
+
+def peer_failure(error: Exception) -> str:
   """What a peer raised, in one line."""
   first = next(iter(str(error).strip().splitlines()), "")
   return f"{type(error).__name__}: {first[:300]}"
 
 
-def _timing_details(job: Job, measured: timing.Measurement) -> dict[str, Any]:
+def timing_details(job: Job, measured: timing.Measurement) -> dict[str, Any]:
   """What the one measured number was taken from, and the rates it comes to."""
   workload = job.workload
   size_bytes = workload.op.once_through_bytes(job.part, workload.dtype, workload.options)

@@ -144,6 +144,19 @@ def placed(arguments: Sequence[Any], transposed: Sequence[int]) -> tuple[jax.Arr
   return arrays
 
 
+def placed_shapes(
+  abstract: Sequence[jax.ShapeDtypeStruct | None], transposed: Sequence[int]
+) -> tuple[jax.ShapeDtypeStruct, ...]:
+  """The shapes and dtypes of `placed`, from those of the arguments."""
+  return tuple(
+    jax.ShapeDtypeStruct(
+      (*x.shape[:-2], x.shape[-1], x.shape[-2]) if index in transposed else x.shape, x.dtype
+    )
+    for index, x in enumerate(abstract)
+    if x is not None
+  )
+
+
 def taking_placed(
   call: Callable[..., jax.Array], arguments: Sequence[Any], transposed: Sequence[int]
 ) -> Callable[..., jax.Array]:

@@ -5,9 +5,12 @@ import json
 import numpy as np
 import pytest
 
+import reference
 from pallas_kernels.benchmark import main
 from pallas_kernels.benchmark.ops.gated_matmul import GATED_MATMUL, GatedMatmulOptions
 from pallas_kernels.benchmark.ops.gemm import MatmulShape
+from pallas_kernels.benchmark.ops.matmul import MATMUL, MatmulOptions
+from pallas_kernels.benchmark.ops.quantize_matmul import QUANTIZE_MATMUL, QuantizeMatmulOptions
 from pallas_kernels.benchmark.ops.quantized_matmul import (
   QUANTIZED_MATMUL,
   QuantizedMatmulOptions,
@@ -20,6 +23,7 @@ OPS = [
   (GATED_MATMUL, GatedMatmulOptions(), "float32"),
   (QUANTIZED_MATMUL, QuantizedMatmulOptions(), "float8_e4m3fn"),
   (QUANTIZED_MATMUL, QuantizedMatmulOptions(out_dtype="float32"), "int8"),
+  (QUANTIZE_MATMUL, QuantizeMatmulOptions(), "bfloat16"),
 ]
 
 
@@ -91,6 +95,74 @@ def test_wrong_result_fails(op, options, dtype):
   verdict = op.check(wrong, operands, options, **judged)
   assert verdict.check == "failed"
   assert "[3, 4]" in verdict.notes[0]
+
+
+@pytest.mark.parametrize(
+  ("kernel", "flags", "gradients"),
+  [
+    ("matmul", [], ("a", "b")),
+    ("matmul", ["--bias", "--activation=silu", "--out_dtype=float32"], ("a", "b", "bias")),
+    ("gated_matmul", [], ("x", "w_gate", "w_up")),
+  ],
+)
+def test_gradients_run_and_are_judged_beside_the_result(
+  capsys, monkeypatch, kernel, flags, gradients
+):
+  judged = []
+  within = reference.check_within
+
+  def check_within(actual, expected):
+    judged.append(actual.shape)
+    return within(actual, expected)
+
+  monkeypatch.setattr(reference, "check_within", check_within)
+  arguments = ["--task=run", f"--kernel={kernel}", f"--shape={SHAPE}", "--backward", *flags]
+  ours, peer = rows_of(capsys, *arguments, "--peers=xla")
+  assert len(judged) == 2 * len(gradients)
+  assert {row["check"] for row in (ours, peer)} == {"passed"}
+  assert any("measured with gradients" in note for note in ours["notes"])
+  # a wrong one fails, and says which
+  monkeypatch.setattr(reference, "check_within", lambda actual, x: within(actual * 0, x))
+  assert main.main([*arguments, "--format=json"]) == 1
+  (row,) = json.loads(capsys.readouterr().out)["rows"]
+  assert row["check"] == "failed"
+  assert sum(f"gradient of {name}:" in note for note in row["notes"] for name in gradients) > 0
+
+
+def test_gradients_count_three_times_the_arithmetic_and_their_own_bytes():
+  plain, both = MatmulOptions(), MatmulOptions(backward=True)
+  assert MATMUL.counted_flops(SHAPE, both) == 3 * MATMUL.counted_flops(SHAPE, plain)
+  m, k, n = SHAPE.m, SHAPE.k, SHAPE.n
+  own = MATMUL.once_through_bytes(SHAPE, "bfloat16", both) - MATMUL.once_through_bytes(
+    SHAPE, "bfloat16", plain
+  )
+  # A, B and the result's gradient read, two gradients written
+  assert own == 2 * (2 * (m * k + k * n) + m * n)
+
+
+def test_peers_that_lack_the_call_say_so_and_streaming_is_no_product(capsys):
+  ours, mgpu, stream = rows_of(
+    capsys, "--task=run", f"--shape={SHAPE}", "--activation=silu", "--peers=jax_mgpu,stream"
+  )
+  assert ours["check"] == "passed"
+  assert "its product has no epilogue" in mgpu["reason"]
+  assert stream["check"] == "not run"
+  assert any("multiplies nothing" in note for note in stream["notes"])
+
+
+@pytest.mark.parametrize("fuse", ["yes", "no"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
+def test_quantising_on_the_way_or_before_is_within_the_bound(capsys, dtype, fuse):
+  ours, peer = rows_of(
+    capsys,
+    "--task=run",
+    "--kernel=quantize_matmul",
+    f"--shape={SHAPE}",
+    f"--code_dtype={dtype}",
+    f"--fuse={fuse}",
+    "--peers=xla",
+  )
+  assert (ours["check"], peer["check"]) == ("passed", "passed")
 
 
 def test_float32_rounded_to_tf32_is_not_judged():

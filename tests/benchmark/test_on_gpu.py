@@ -4,11 +4,15 @@ The first tests stand in for the device, so that the way from a measurement to
 a row is tested where there is none; the last ones need it.
 """
 
+import dataclasses
 import json
 
+import chex
 import pytest
 
+import hw_profiles
 from pallas_kernels.benchmark import main, runner, timing
+from pallas_kernels.benchmark.ops.matmul import MATMUL
 
 SHAPE = "--shape=m=150,k=64,n=600"
 TILE = "--tile=block_m=64,block_n=64,block_k=32"
@@ -70,6 +74,79 @@ def test_run_reports_the_median_and_what_it_was_taken_from(pretended_gpu, capsys
   assert peer["predicted_us"] is None
 
 
+@pytest.fixture
+def pretended_timer(monkeypatch):
+  """A GPU whose timer answers 2, 4 and 6 us of what is compiled, and no operands from the host."""
+  timed = []
+
+  def measure_compiled(compiled, arrays, *, iterations, cold_l2):
+    timed.append(compiled(*arrays))
+    return timing.Measurement(
+      median_us=4.0,
+      minimum_us=2.0,
+      maximum_us=6.0,
+      iterations=iterations,
+      timer="device",
+      cold_l2=cold_l2,
+    )
+
+  def operands(*_):
+    raise AssertionError("drawn on the host")
+
+  monkeypatch.setattr(runner, "platform", lambda: "gpu")
+  monkeypatch.setattr(runner, "device_profile", lambda: "h200_sxm")
+  monkeypatch.setattr(timing, "measure_compiled", measure_compiled)
+  monkeypatch.setattr(MATMUL, "operands", operands)
+  return timed
+
+
+def test_what_is_only_measured_is_compiled_first_and_drawn_on_the_device(pretended_timer, capsys):
+  ours, xla, mgpu = _unchecked(capsys, "--peers=xla,jax_mgpu", "--iterations=3")
+  assert [row["measured_us"] for row in (ours, xla, mgpu)] == [4.0, 4.0, None]
+  assert (ours["check"], ours["iterations"]) == ("not run", 3)
+  # a peer that lacks the call says why, and the others have run
+  assert "rows and columns that are multiples of 256" in mgpu["reason"]
+  first, second = pretended_timer
+  chex.assert_trees_all_close(first, second, rtol=2**-7, atol=0.1)
+  assert first.shape == (150, 600)
+
+
+def test_what_does_not_compile_is_an_error_unless_a_peer(pretended_timer, monkeypatch, capsys):
+  def broken(options, *, config, implementation):
+    raise ZeroDivisionError("in the kernel")
+
+  monkeypatch.setattr(MATMUL, "call", broken)
+  with pytest.raises(ZeroDivisionError, match="in the kernel"):
+    _unchecked(capsys)
+
+
+def test_the_planners_tile_runs_beside_a_tuned_one(pretended_timer, monkeypatch, capsys):
+  right = runner.select
+  tuned = hw_profiles.MatmulConfig(64, 64, 64, 4)
+  problem = hw_profiles.MatmulProblem(150, 64, 600)
+  first = hw_profiles.rank(problem, "h200_sxm", top=1, schedule="multistage")[0].config
+
+  def select(workload, part, config, implementation):
+    plan = hw_profiles.plan(problem, config or tuned, "h200_sxm", schedule="multistage")
+    selection = right(workload, part, config or tuned, implementation)
+    return dataclasses.replace(selection, plan=plan)
+
+  monkeypatch.setattr(runner, "select", select)
+  ours, planned, xla = _unchecked(capsys, "--planned", "--peers=xla")
+  assert [ours["tile"], planned["tile"]] == [tuned.describe(), first.describe()]
+  assert f"--tile={first.describe()}" in planned["arguments"]
+  assert xla["tile"] is None
+  # nothing to add where it is the default
+  tuned = first
+  assert len(_unchecked(capsys, "--planned", "--peers=xla")) == 2
+
+
+def _unchecked(capsys, *flags):
+  arguments = ["--task=run", SHAPE, "--implementation=interpret", "--check=none", "--format=json"]
+  assert main.main([*arguments, *flags]) == 0
+  return json.loads(capsys.readouterr().out)["rows"]
+
+
 def run_into(path, *more):
   shared = ["--task=run", SHAPE, TILE, "--implementation=interpret", "--peers=xla"]
   return main.main([*shared, f"--results={path}", *more])
@@ -86,6 +163,20 @@ def test_results_are_kept_with_peers_and_environment(pretended_gpu, tmp_path, ca
   assert row["environment"]["device_kind"] == "cpu"
   assert row["environment"]["date"]
   assert "--peers=xla" in row["arguments"]
+
+
+def test_several_ratios_are_summed_up(pretended_timer, monkeypatch, capsys):
+  times = iter([1.0, 2.0, 1.0, 0.5])
+  right = timing.measure_compiled
+
+  def measure_compiled(compiled, arrays, **options):
+    return dataclasses.replace(right(compiled, arrays, **options), median_us=next(times))
+
+  monkeypatch.setattr(timing, "measure_compiled", measure_compiled)
+  arguments = ["--task=run", SHAPE, "--shape=m=3,k=64,n=5", "--implementation=interpret"]
+  assert main.main([*arguments, "--check=none", "--peers=xla"]) == 0
+  said = "matmul against xla: geometric mean 1.000 of 2 rows, least 0.500"
+  assert said in capsys.readouterr().out
 
 
 def test_results_of_the_same_arguments_are_replaced_and_the_rest_stays(pretended_gpu, tmp_path):

@@ -5,6 +5,7 @@ from pallas_kernels.benchmark.ops.flash_attention import FLASH_ATTENTION
 from pallas_kernels.benchmark.ops.gated_matmul import GATED_MATMUL
 from pallas_kernels.benchmark.ops.matmul import MATMUL
 from pallas_kernels.benchmark.ops.op import AnyOp, options_of
+from pallas_kernels.benchmark.ops.quantize_matmul import QUANTIZE_MATMUL
 from pallas_kernels.benchmark.ops.quantize_rows import QUANTIZE_ROWS
 from pallas_kernels.benchmark.ops.quantized_matmul import QUANTIZED_MATMUL
 from pallas_kernels.benchmark.ops.rms_norm import RMS_NORM
@@ -15,7 +16,7 @@ from pallas_kernels.benchmark.ops.transpose import TRANSPOSE
 _OPS: dict[str, AnyOp] = {}
 
 COMPOSED = {"quantize_matmul": ("quantize_rows", "quantized_matmul")}
-"""Public functions that are no op of `--kernel`, each with the ops that it is planned as."""
+"""Public functions that only run, each with the ops that it is planned as."""
 
 
 def register(op: AnyOp) -> None:
@@ -51,6 +52,7 @@ def get(name: str) -> AnyOp:
 register(MATMUL)
 register(GATED_MATMUL)
 register(QUANTIZED_MATMUL)
+register(QUANTIZE_MATMUL)
 register(FLASH_ATTENTION)
 register(DECODE_ATTENTION)
 register(SWIGLU)

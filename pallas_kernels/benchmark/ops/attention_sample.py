@@ -9,8 +9,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from hw_profiles.attention.mask import AttentionMask, key_offsets
-from pallas_kernels.benchmark import rows as rows_module
-from pallas_kernels.benchmark.ops.verdict import Verdict, verdict
+from pallas_kernels.benchmark.ops.verdict import Verdict, named, verdict
 
 if TYPE_CHECKING:
   import numpy as np
@@ -142,7 +141,7 @@ class AttentionSample:
       (b, g), member = self.units[index[0]], self.members[index[2]]
       whole = (b, self.queries[index[1]], g * self.group + member, *index[3:])
       found = dataclasses.replace(found, worst_index=whole)
-    return _named(verdict(found), name)
+    return named(verdict(found), name)
 
   def judge_keys(self, found: "reference.MatmulCheck", name: str) -> Verdict:
     """The verdict on what `of_keys` took from a result."""
@@ -150,25 +149,7 @@ class AttentionSample:
     if index is not None:
       b, g = self.units[index[0]]
       found = dataclasses.replace(found, worst_index=(b, index[1], g, *index[3:]))
-    return _named(verdict(found), name)
-
-
-def together(verdicts: list[Verdict], notes: tuple[str, ...]) -> Verdict:
-  """Of several results: the numbers of the worst, and every note.
-
-  The worst is the one with the largest share of its bound.
-  """
-  worst = max(verdicts, key=lambda one: one.worst_bound_fraction or 0.0)
-  failed = any(one.check == rows_module.FAILED for one in verdicts)
-  return dataclasses.replace(
-    worst,
-    check=rows_module.FAILED if failed else rows_module.PASSED,
-    notes=(*(note for one in verdicts for note in one.notes), *notes),
-  )
-
-
-def _named(found: Verdict, name: str) -> Verdict:
-  return dataclasses.replace(found, notes=tuple(f"{name}: {note}" for note in found.notes))
+    return named(verdict(found), name)
 
 
 def _spread(count: int, size: int) -> tuple[int, ...]:

@@ -7,9 +7,9 @@ from typing import Any
 from hw_profiles import DecodeConfig, DecodeProblem
 from pallas_kernels.benchmark.ops.attention import FLOAT_DTYPES, AttentionOp
 from pallas_kernels.benchmark.ops.attention_peers import PeerMask, peer
-from pallas_kernels.benchmark.ops.attention_sample import AttentionSample, together
+from pallas_kernels.benchmark.ops.attention_sample import AttentionSample
 from pallas_kernels.benchmark.ops.op import Function, Operands, Shape, draw_on_device, option
-from pallas_kernels.benchmark.ops.verdict import Verdict
+from pallas_kernels.benchmark.ops.verdict import Verdict, together
 
 # No kernel splits a sequence into parts of less than so many keys.
 _FEWEST_KEYS_OF_A_PART = 64

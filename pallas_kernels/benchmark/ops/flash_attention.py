@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from hw_profiles import AttentionConfig, AttentionProblem
 from pallas_kernels.benchmark.ops.attention import FLOAT_DTYPES, AttentionOp
 from pallas_kernels.benchmark.ops.attention_peers import PeerMask, peer
-from pallas_kernels.benchmark.ops.attention_sample import AttentionSample, together
+from pallas_kernels.benchmark.ops.attention_sample import AttentionSample
 from pallas_kernels.benchmark.ops.op import Function, Operands, Shape, option
-from pallas_kernels.benchmark.ops.verdict import Verdict
+from pallas_kernels.benchmark.ops.verdict import Verdict, together
 
 if TYPE_CHECKING:
   import pallas_kernels

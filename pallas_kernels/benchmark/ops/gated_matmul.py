@@ -12,6 +12,8 @@ from pallas_kernels.benchmark.ops.gemm import (
   GemmOp,
   MatmulShape,
   interpreted_chunk,
+  with_gradients,
+  with_gradients_judged,
 )
 from pallas_kernels.benchmark.ops.op import Function, Operands, numpy_dtype, option
 from pallas_kernels.benchmark.ops.verdict import Verdict, unjudged, verdict
@@ -64,9 +66,10 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
   def operand_shapes(
     self, shape: MatmulShape, options: GatedMatmulOptions
   ) -> tuple[tuple[int, ...] | None, ...]:
-    """X [batch,] m x k, W_gate and W_up [batch,] k x n."""
+    """X [batch,] m x k, W_gate and W_up [batch,] k x n; if asked for the result's gradient."""
     weights = (*shape.leading, shape.k, shape.n)
-    return ((*shape.leading, shape.m, shape.k), weights, weights)
+    d_out = ((*shape.leading, shape.m, shape.n),) if options.backward else ()
+    return ((*shape.leading, shape.m, shape.k), weights, weights, *d_out)
 
   # --- a part of the result
 
@@ -74,7 +77,7 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
     """The first rows of X, the first columns of the weights."""
     import numpy as np
 
-    x, gate, up = operands
+    x, gate, up, *d_out = operands
     assert x is not None
     assert gate is not None
     assert up is not None
@@ -82,6 +85,7 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
       np.ascontiguousarray(x[..., : part.m, :]),
       np.ascontiguousarray(gate[..., : part.n]),
       np.ascontiguousarray(up[..., : part.n]),
+      *(y[..., : part.m, : part.n] for y in d_out if y is not None),
     )
 
   # --- what runs
@@ -90,7 +94,7 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
     self, operands: tuple[Any, ...], options: GatedMatmulOptions
   ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """gated_matmul(x, w_gate, w_up, ...)."""
-    return operands, {
+    return operands[:3], {
       "activation": options.activation,
       **options.arguments(),
     }
@@ -116,7 +120,8 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
 
       return (activation(product(w_gate)) * product(w_up)).astype(out_dtype)
 
-    return {"xla": xla}[name]
+    forward = {"xla": xla}[name]
+    return with_gradients(forward) if options.backward else forward
 
   def check(
     self,
@@ -132,26 +137,47 @@ class GatedMatmul(GemmOp[GatedMatmulOptions]):
     import reference
     from pallas_kernels import dispatch
 
-    x, gate, up = operands
+    x, gate, up, *d_out = operands
     assert x is not None
     assert gate is not None
     assert up is not None
     dtype = x.dtype.name
     if (reason := options.why_unjudged(dtype, platform)) is not None:
       return unjudged(reason)
-    return verdict(
+    out, *gradients = actual if options.backward else (actual,)
+    accumulate = dispatch.accumulation(ran, dtype, platform)
+    intermediate_dtype = numpy_dtype(options.intermediate_dtype or options.out_dtype or dtype)
+    found = verdict(
       reference.check_gated_matmul(
-        actual,
+        out,
         x,
         gate,
         up,
         activation=options.activation,  # type: ignore[arg-type]
-        intermediate_dtype=numpy_dtype(options.intermediate_dtype or options.out_dtype or dtype),
+        intermediate_dtype=intermediate_dtype,
         out_dtype=numpy_dtype(options.out_dtype or dtype),
         accumulation_chunk=interpreted_chunk(config, ran),
-        accumulate=dispatch.accumulation(ran, dtype, platform),
+        accumulate=accumulate,
       )
     )
+    if not options.backward:
+      return found
+
+    upstream: Any = d_out[0]
+
+    def bounds() -> dict[str, Any]:
+      of_each = reference.bounded_gated_matmul_gradients(
+        x,
+        gate,
+        up,
+        upstream.astype(out.dtype),
+        activation=options.activation,  # type: ignore[arg-type]
+        intermediate_dtype=intermediate_dtype,
+        accumulate=accumulate,
+      )
+      return of_each._asdict()
+
+    return with_gradients_judged(found, gradients, ran=ran, bounds=bounds)
 
 
 GATED_MATMUL = GatedMatmul()

@@ -2,12 +2,17 @@
 
 import abc
 import dataclasses
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import hw_profiles
 from hw_profiles import MatmulConfig, MatmulProblem
 from pallas_kernels.benchmark import cells
-from pallas_kernels.benchmark.ops.op import PublicOp, Shape, numpy_dtype, option
+from pallas_kernels.benchmark.ops.op import Function, PublicOp, Shape, numpy_dtype, option
+from pallas_kernels.benchmark.ops.verdict import Verdict, named, together, verdict
+
+if TYPE_CHECKING:
+  import pallas_kernels
 
 FLOAT_DTYPES = ("bfloat16", "float16", "float32")
 # The planner prices neither roundings, nor the order of the sum, nor precision.
@@ -55,6 +60,7 @@ class FloatOptions:
   batch_invariant: bool = option(
     False, "A row's bits may not depend on the other rows.", tasks=RUNNING
   )
+  backward: bool = option(False, "The gradients of the operands, with the result.", tasks=("run",))
 
   def arguments(self) -> dict[str, Any]:
     """These options as the public functions take them."""
@@ -120,13 +126,50 @@ class GemmOp(PublicOp[MatmulShape, MatmulConfig, O]):
     """2·batch·m·n·k of each product: a multiply and an add for each term."""
     return 2 * self.matrices * shape.products * shape.m * shape.n * shape.k
 
+  def counted_flops(self, shape: MatmulShape, options: O) -> int:
+    """With gradients three times the forward: each of its products has two."""
+    return (3 if self.goes_backward(options) else 1) * self.flops(shape)
+
   def traffic_bytes(self, plan: hw_profiles.TilePlan) -> int:
     """A plan's traffic is that of one product."""
     return plan.traffic.total_bytes * plan.problem.batch
 
   def once_through_bytes(self, shape: MatmulShape, dtype: str, options: O) -> int:
-    """A and B read once, C written once."""
-    return self.problem(shape, dtype, options).once_through_bytes
+    """A and B read once, C written once; in a run with gradients the same of those."""
+    forward = self.problem(shape, dtype, options).once_through_bytes
+    if not self.goes_backward(options):
+      return forward
+    operands = shape.m * shape.k + self.matrices * shape.k * shape.n
+    gradients = shape.products * (2 * operands + shape.m * shape.n)
+    return forward + gradients * numpy_dtype(dtype).itemsize
+
+  @staticmethod
+  def goes_backward(options: O) -> bool:
+    """Whether a run computes the operands' gradients, too."""
+    return isinstance(options, FloatOptions) and options.backward
+
+  def explain(
+    self,
+    shape: MatmulShape,
+    dtype: str,
+    options: O,
+    *,
+    config: MatmulConfig | None,
+    implementation: str | None,
+  ) -> "pallas_kernels.Explanation":
+    """As the base class; with gradients a note that the plan is of the result alone."""
+    found = super().explain(shape, dtype, options, config=config, implementation=implementation)
+    if not self.goes_backward(options):
+      return found
+    note = "measured with gradients, whose products have tiles of their own; predicted without"
+    return dataclasses.replace(found, notes=(*found.notes, note))
+
+  def call(
+    self, options: O, *, config: MatmulConfig | None, implementation: str | None
+  ) -> Function:
+    """The result; with gradients that and theirs, of operands of which the last is its own."""
+    forward = super().call(options, config=config, implementation=implementation)
+    return with_gradients(forward) if self.goes_backward(options) else forward
 
   def steps(self, shape: MatmulShape, config: MatmulConfig) -> tuple[int, int]:
     """A program for each tile of C, a step for each block of K."""
@@ -146,6 +189,49 @@ class GemmOp(PublicOp[MatmulShape, MatmulConfig, O]):
   def describe_part(self, part: MatmulShape, whole: MatmulShape) -> str:
     """Rows and columns of C."""
     return f"rows 0:{part.m}, columns 0:{part.n}"
+
+
+def with_gradients(forward: Function) -> Function:
+  """(out, gradients of the operands) of operands of which the last is the gradient of out."""
+
+  def run(*operands: Any) -> Any:
+    import jax
+
+    *inputs, d_out = operands
+    out, pull = jax.vjp(forward, *inputs)
+    return (out, *(x for x in pull(d_out.astype(out.dtype)) if x is not None))
+
+  return run
+
+
+def with_gradients_judged(
+  of_result: Verdict,
+  gradients: Sequence[Any],
+  *,
+  ran: str,
+  bounds: Callable[[], Mapping[str, Any]],
+) -> Verdict:
+  """The verdict of a result and of its operands' gradients.
+
+  Args:
+    of_result: Of the result.
+    gradients: As computed; those of a batch are not judged.
+    ran: What computed them; nor are those of a peer.
+    bounds: What each may be, by the operand's name; asked for only if judged.
+  """
+  import reference
+  from pallas_kernels import names
+
+  if ran not in names.IMPLEMENTATIONS:
+    note = f"gradients not checked: what {ran} rounds on the way is not known"
+    return together((of_result,), (note,))
+  if any(gradient.ndim > 2 for gradient in gradients):
+    return together((of_result,), ("gradients not checked: their bound is of one product",))
+  found = [named(of_result, "out")]
+  for (name, bound), gradient in zip(bounds().items(), gradients, strict=True):
+    judged = verdict(reference.check_within(gradient, bound.round(gradient.dtype)))
+    found.append(named(judged, f"gradient of {name}"))
+  return together(found)
 
 
 def optional_dtype(name: str | None) -> Any:

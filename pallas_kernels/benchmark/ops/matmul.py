@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import hw_profiles
 from hw_profiles import MatmulConfig, MatmulProblem
+from pallas_kernels.benchmark.ops import matmul_peers
 from pallas_kernels.benchmark.ops.gemm import (
   FLOAT_DTYPES,
   FloatOptions,
@@ -13,7 +14,10 @@ from pallas_kernels.benchmark.ops.gemm import (
   MatmulShape,
   interpreted_chunk,
   optional_dtype,
+  with_gradients,
+  with_gradients_judged,
 )
+from pallas_kernels.benchmark.ops.matmul_peers import PEERS
 from pallas_kernels.benchmark.ops.op import Function, Operands, numpy_dtype, option
 from pallas_kernels.benchmark.ops.verdict import Verdict, unjudged, verdict
 
@@ -49,7 +53,7 @@ class Matmul(GemmOp[MatmulOptions]):
   )
   options_class = MatmulOptions
   dtypes = FLOAT_DTYPES
-  peers = ("xla",)
+  peers = PEERS
 
   # --- the planner's side
 
@@ -71,11 +75,12 @@ class Matmul(GemmOp[MatmulOptions]):
   def operand_shapes(
     self, shape: MatmulShape, options: MatmulOptions
   ) -> tuple[tuple[int, ...] | None, ...]:
-    """A [batch,] m x k, B [batch,] k x n and, where asked for, a bias row of n."""
+    """A [batch,] m x k, B [batch,] k x n; if asked for a bias row of n, the result's gradient."""
     return (
       (*shape.leading, shape.m, shape.k),
       (*shape.leading, shape.k, shape.n),
       (shape.n,) if options.bias else None,
+      *(((*shape.leading, shape.m, shape.n),) if options.backward else ()),
     )
 
   # --- a part of the result
@@ -84,13 +89,14 @@ class Matmul(GemmOp[MatmulOptions]):
     """The first rows of A, the first columns of B and of the bias."""
     import numpy as np
 
-    a, b, bias = operands
+    a, b, bias, *d_out = operands
     assert a is not None
     assert b is not None
     return (
       np.ascontiguousarray(a[..., : part.m, :]),
       np.ascontiguousarray(b[..., : part.n]),
       None if bias is None else bias[: part.n],
+      *(x[..., : part.m, : part.n] for x in d_out if x is not None),
     )
 
   # --- what runs
@@ -99,7 +105,7 @@ class Matmul(GemmOp[MatmulOptions]):
     self, operands: tuple[Any, ...], options: MatmulOptions
   ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """matmul(a, b, bias=bias, ...)."""
-    a, b, bias = operands
+    a, b, bias = operands[:3]
     return (a, b), {
       "bias": bias,
       "activation": options.activation,
@@ -107,7 +113,7 @@ class Matmul(GemmOp[MatmulOptions]):
     }
 
   def peer(self, name: str, options: MatmulOptions) -> Function:
-    """xla: act(A·B + bias) in plain jax.numpy, compiled by XLA: cuBLAS on a GPU."""
+    """xla: act(A·B + bias) in plain jax.numpy: cuBLAS on a GPU. The others: `matmul_peers`."""
     import jax
     import jax.numpy as jnp
 
@@ -128,7 +134,10 @@ class Matmul(GemmOp[MatmulOptions]):
         x = activation(x.astype(intermediate_dtype).astype(jnp.float32))
       return x.astype(out_dtype)
 
-    return {"xla": xla}[name]
+    if name != "xla":
+      plain = options == MatmulOptions()
+      return matmul_peers.peer(name, plain=plain)
+    return with_gradients(xla) if options.backward else xla
 
   def check(
     self,
@@ -144,15 +153,19 @@ class Matmul(GemmOp[MatmulOptions]):
     import reference
     from pallas_kernels import dispatch
 
-    a, b, bias = operands
+    a, b, bias, *d_out = operands
     assert a is not None
     assert b is not None
     dtype = a.dtype.name
+    if ran == "stream":
+      return unjudged("reads the operands and multiplies nothing")
     if (reason := options.why_unjudged(dtype, platform)) is not None:
       return unjudged(reason)
-    return verdict(
+    out, *gradients = actual if options.backward else (actual,)
+    accumulate = dispatch.accumulation(ran, dtype, platform)
+    found = verdict(
       reference.check_matmul(
-        actual,
+        out,
         a,
         b,
         bias=bias,
@@ -160,9 +173,27 @@ class Matmul(GemmOp[MatmulOptions]):
         intermediate_dtype=optional_dtype(options.intermediate_dtype),
         out_dtype=numpy_dtype(options.out_dtype or dtype),
         accumulation_chunk=interpreted_chunk(config, ran),
-        accumulate=dispatch.accumulation(ran, dtype, platform),
+        accumulate=accumulate,
       )
     )
+    if not options.backward:
+      return found
+
+    upstream: Any = d_out[0]
+
+    def bounds() -> dict[str, Any]:
+      of_each = reference.bounded_matmul_gradients(
+        a,
+        b,
+        upstream.astype(out.dtype),
+        bias=bias,
+        activation=options.activation,  # type: ignore[arg-type]
+        intermediate_dtype=optional_dtype(options.intermediate_dtype or options.out_dtype),
+        accumulate=accumulate,
+      )
+      return {name: x for name, x in of_each._asdict().items() if x is not None}
+
+    return with_gradients_judged(found, gradients, ran=ran, bounds=bounds)
 
 
 MATMUL = Matmul()

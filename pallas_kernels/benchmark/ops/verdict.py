@@ -1,6 +1,7 @@
 """What a check found, in the terms of a row."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pallas_kernels.benchmark import rows
@@ -58,3 +59,22 @@ def verdict(found: "reference.MatmulCheck") -> Verdict:
 def unjudged(reason: str) -> Verdict:
   """The verdict where no bound is known."""
   return Verdict(check=rows.NOT_RUN, notes=(f"not checked: {reason}",))
+
+
+def together(verdicts: Sequence[Verdict], notes: tuple[str, ...] = ()) -> Verdict:
+  """Of several results: the numbers of the worst, and every note.
+
+  The worst is the one with the largest share of its bound.
+  """
+  worst = max(verdicts, key=lambda one: one.worst_bound_fraction or 0.0)
+  failed = any(one.check == rows.FAILED for one in verdicts)
+  return dataclasses.replace(
+    worst,
+    check=rows.FAILED if failed else rows.PASSED,
+    notes=(*(note for one in verdicts for note in one.notes), *notes),
+  )
+
+
+def named(found: Verdict, name: str) -> Verdict:
+  """The verdict of one of several results: its notes say which."""
+  return dataclasses.replace(found, notes=tuple(f"{name}: {note}" for note in found.notes))

@@ -1,11 +1,20 @@
 """`--task=run`: one implementation on the whole problem, checked, and measured on a GPU."""
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import hw_profiles
-from pallas_kernels.benchmark import cells, commands, environment, jobs, plans, runner
+from pallas_kernels.benchmark import (
+  cells,
+  commands,
+  environment,
+  jobs,
+  measured_only,
+  plans,
+  runner,
+)
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.ops.op import Config, option_flags
@@ -42,11 +51,16 @@ def run(options: Options) -> Report:
   profile = _profile(options)
   cases: list[_Case] = []
   for workload in options.workloads:
-    cases += [_kernel_case(options, workload, tile, profile) for tile in workload.tiles or (None,)]
+    own = [_kernel_case(options, workload, tile, profile) for tile in workload.tiles or (None,)]
+    cases += own
+    if options.planned:
+      cases += _planned_cases(options, workload, profile, own)
     cases += [_peer_case(workload, peer) for peer in options.peers if peer in workload.op.peers]
   kernels = [case.job for case in cases if case.job.peer is None]
   _refuse_if_nothing_runs(options, kernels)
-  outcomes = jobs.execute(options, [case.job for case in cases])
+  work = [case.job for case in cases]
+  execute = measured_only.execute if measured_only.applies(options, work) else jobs.execute
+  outcomes = execute(options, work)
   rows = tuple(_row(options, case, outcome) for case, outcome in zip(cases, outcomes, strict=True))
   results = _results(options, cases, rows)
   return Report(
@@ -143,6 +157,20 @@ def _kernel_case(
   return _Case(job, plan)
 
 
+def _planned_cases(
+  options: Options, workload: Workload, profile: str | None, own: Sequence[_Case]
+) -> list[_Case]:
+  """The planner's tile for the kernel that would run; none where that runs already."""
+  plan = own[0].job.selection.plan
+  if plan is None:
+    return []
+  ranked = hw_profiles.rank(plan.problem, plan.profile, top=1, schedule=plan.schedule)
+  tile = ranked[0].config if ranked and ranked[0].fits else None
+  if tile is None or tile in [case.tile for case in own]:
+    return []
+  return [_kernel_case(options, workload, tile, profile)]
+
+
 def _peer_case(workload: Workload, peer: str) -> _Case:
   # no implementation of ours has such a name
   selection = runner.Selection(implementation=f"peer:{peer}")
@@ -202,6 +230,22 @@ def _trust(cases: list[_Case]) -> tuple[str, ...]:
   return (plans.WELL_TUNED, *told) if told else ()
 
 
+def _summaries(results: tuple[Result | None, ...]) -> list[str]:
+  """The ratios of each kernel to each peer together, where there are several."""
+  ratios: dict[tuple[str, str], list[float]] = {}
+  for result in results:
+    if result is None:
+      continue
+    for peer, ratio in result.ratios.items():
+      ratios.setdefault((result.kernel, peer), []).append(ratio)
+  return [
+    f"{kernel} against {peer}: geometric mean {statistics.geometric_mean(found):.3f} of"
+    f" {len(found)} rows, least {min(found):.3f}"
+    for (kernel, peer), found in ratios.items()
+    if len(found) > 1
+  ]
+
+
 def _block(
   rows: tuple[Row, ...], results: tuple[Result | None, ...], trust: tuple[str, ...]
 ) -> Block:
@@ -241,6 +285,7 @@ def _block(
     lines.append("GB/s: operands read once and the result written once, in the measured time")
   if any(result is not None and result.peers for result in results):
     lines.append("against peers: a peer's time over this one, above 1 where this one is faster")
+    lines += _summaries(results)
   lines += trust
   # a note that many rows share is said once
   lines += dict.fromkeys(note for row in rows for note in row.notes)

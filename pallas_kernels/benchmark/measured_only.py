@@ -1,0 +1,121 @@
+"""Jobs that are measured and not checked, which is quick: a few seconds for each ten.
+
+All kernels are compiled side by side before the first is measured, and operands
+are drawn on the device. Peers are compiled one by one, as XLA chooses among
+cuBLAS's kernels by timing them.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+
+from pallas_kernels.benchmark import jobs, rows, runner, timing
+from pallas_kernels.benchmark.flags import Options
+from pallas_kernels.benchmark.jobs import Job, Outcome
+from pallas_kernels.benchmark.ops.gemm import GemmOp
+from pallas_kernels.benchmark.progress import Progress, Step
+from pallas_kernels.benchmark.workload import Workload
+
+# A compilation takes about a second, most of it outside of Python.
+_MOST_THREADS = 16
+_COMPILE_S = 1.0
+# drawing, warming up, measuring
+_MEASURE_S = 0.5
+
+
+def applies(options: Options, work: Sequence[Job]) -> bool:
+  """Whether nothing is asked but device times, of ops whose operands may be any numbers."""
+  return (
+    runner.platform() == "gpu"
+    and options.check == "none"
+    and options.timer == "device"
+    and all(isinstance(job.workload.op, GemmOp) for job in work)
+  )
+
+
+def execute(options: Options, work: Sequence[Job]) -> list[Outcome]:
+  """As `jobs.execute`; one outcome for each job, in order."""
+  ready = [job for job in work if job.selection.reason is None]
+  steps = [
+    Step("compiling", f"compiling {len(ready)} programs", _COMPILE_S * len(ready)),
+    *(Step("measuring", f"{job.label}: running", _MEASURE_S) for job in ready),
+  ]
+  # None where the program was started with stderr closed: print() would take stdout then
+  stream = sys.stderr or io.StringIO()
+  progress = Progress(steps, rates={step.kind: 1.0 for step in steps}, stream=stream)
+  if not ready:
+    return [Outcome(fields={"reason": job.selection.reason}) for job in work]
+  with progress.next():
+    compiled = _compile(options, ready)
+  outcomes = []
+  drawn_for: Workload | None = None
+  arrays: tuple[jax.Array, ...] = ()
+  for job in work:
+    if job.selection.reason is not None:
+      outcomes.append(Outcome(fields={"reason": job.selection.reason}))
+      continue
+    with progress.next(), runner.exhaustion_as_memory_error():
+      workload, op = job.workload, job.workload.op
+      if workload != drawn_for:
+        arrays = ()  # room for those to come
+        operands = op.device_operands(workload.shape, workload.dtype, workload.options)
+        arrays = timing.placed(operands, op.transposed_operands)
+        drawn_for = workload
+      outcomes.append(_measured(options, job, compiled.pop(0), arrays))
+  return outcomes
+
+
+def _compile(options: Options, ready: Sequence[Job]) -> list[jax.stages.Compiled | Exception]:
+  """Each job's program, or what a peer raised."""
+
+  def compile_one(job: Job) -> jax.stages.Compiled | Exception:
+    try:
+      op, workload = job.workload.op, job.workload
+      abstract = op.abstract_operands(workload.shape, workload.dtype, workload.options)
+      function = timing.taking_placed(jobs.function_of(job), abstract, op.transposed_operands)
+      shapes = timing.placed_shapes(abstract, op.transposed_operands)
+      return timing.compiled_for_device_timer(function, shapes, cold_l2=options.cold_l2)
+    except Exception as error:
+      if job.peer is None:
+        raise
+      return error
+
+  kernels = [job for job in ready if job.peer is None]
+  threads = min(_MOST_THREADS, os.cpu_count() or 1, max(len(kernels), 1))
+  with ThreadPoolExecutor(threads) as pool:
+    compiled = iter(list(pool.map(compile_one, kernels)))
+  return [next(compiled) if job.peer is None else compile_one(job) for job in ready]
+
+
+def _measured(
+  options: Options,
+  job: Job,
+  compiled: jax.stages.Compiled | Exception,
+  arrays: tuple[Any, ...],
+) -> Outcome:
+  name = job.selection.implementation
+  try:
+    if isinstance(compiled, Exception):
+      raise compiled
+    found = timing.measure_compiled(
+      compiled, arrays, iterations=options.iterations, cold_l2=options.cold_l2
+    )
+  except Exception as error:
+    # a peer that is missing, or lacks the call, says why and leaves the rest alone
+    if job.peer is None:
+      raise
+    return Outcome(fields={"implementation": name, "reason": jobs.peer_failure(error)})
+  fields = {"implementation": name, "check": rows.NOT_RUN}
+  if found is None:
+    return Outcome(fields=fields, notes=job.selection.notes)
+  return Outcome(
+    fields=fields,
+    measured_us=found.median_us,
+    timing=jobs.timing_details(job, found),
+    notes=job.selection.notes,
+  )
