@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import hw_profiles
-from pallas_kernels import MatmulConfig, device, matmul
+from pallas_kernels import MatmulConfig, device, gated_matmul, matmul, quantized_matmul
 from pallas_kernels.gemm import hopper
+from pallas_kernels.tuning import candidates
 
 H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
 H200_SHARED_BYTES = hw_profiles.get_profile("h200_sxm").max_shared_bytes_per_block
@@ -109,6 +110,68 @@ def test_registers_move_from_the_memory_warpgroup_to_the_consumers():
 def test_every_candidate_of_the_hopper_kernel_lowers(config):
   text = lower(1024, 4096, 12288, config=config, implementation="mosaic_gpu")
   assert "mosaic_gpu" in text
+
+
+def _beside(*tiles: MatmulConfig) -> list[MatmulConfig]:
+  """What a search measures beside these tiles, each once."""
+  found = [
+    plan.config
+    for tile in tiles
+    for plan in candidates.beside(FFN, "h200_sxm", schedule="warp_specialized", config=tile)
+  ]
+  return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize(
+  "config",
+  _beside(MatmulConfig(128, 256, 64, 4), MatmulConfig(128, 128, 64, 6, split_k=2)),
+  ids=MatmulConfig.describe,
+)
+def test_what_a_search_tries_beside_a_tile_lowers(config):
+  text = lower(1024, 4096, 12288, config=config, implementation="mosaic_gpu")
+  assert "mosaic_gpu" in text
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
+def test_candidates_of_8_bits_lower(dtype):
+  problem = hw_profiles.MatmulProblem(1024, 4096, 12288, dtype, out_dtype="bfloat16", scaled=True)
+  sides = _one_of_each_side(problem)
+  assert len(sides) >= 5
+  for config in sides:
+    shapes = (
+      ((1024, 4096), dtype),
+      ((4096, 12288), dtype),
+      ((1024, 1), "float32"),
+      ((12288,), "float32"),
+    )
+    call = functools.partial(
+      quantized_matmul, out_dtype="bfloat16", config=config, implementation="mosaic_gpu"
+    )
+    assert "mosaic_gpu" in _lowered(call, *shapes)
+
+
+def test_candidates_of_two_products_lower():
+  problem = hw_profiles.MatmulProblem(1024, 4096, 12288, products=2, activation="silu")
+  sides = _one_of_each_side(problem)
+  assert len(sides) >= 5
+  for config in sides:
+    call = functools.partial(gated_matmul, config=config, implementation="mosaic_gpu")
+    weights = (4096, 12288), "bfloat16"
+    assert "mosaic_gpu" in _lowered(call, ((1024, 4096), "bfloat16"), weights, weights)
+
+
+def _one_of_each_side(problem: hw_profiles.MatmulProblem) -> list[MatmulConfig]:
+  by_sides = {}
+  for config in hw_profiles.matmul_candidates("h200_sxm", problem, schedule="warp_specialized"):
+    by_sides[config.block_m, config.block_n] = config
+  return list(by_sides.values())
+
+
+def _lowered(call, *shapes) -> str:
+  """StableHLO of a call on arrays of these shapes and dtypes, lowered for CUDA."""
+  arrays = (jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in shapes)
+  with device.abstract_gpu(**H200):
+    return jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.mark.parametrize("config", SPLIT, ids=MatmulConfig.describe)

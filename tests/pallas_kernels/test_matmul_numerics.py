@@ -191,3 +191,16 @@ def test_batch_invariant_rows_keep_their_bits(name, rng):
   for rows in (slice(0, 1), slice(7, 14), slice(100, 300)):
     part = matmul(a[rows], b, batch_invariant=True, implementation=name)
     np.testing.assert_array_equal(np.asarray(part, np.float32), whole[rows])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["mosaic_gpu", "triton"])
+def test_a_rows_bits_are_those_of_any_number_of_rows(name, rng):
+  # K long enough to be split where only few rows are
+  a, b = normal(rng, 7239, 4096), normal(rng, 4096, 392)
+  call = {"batch_invariant": True, "out_dtype": "float32", "implementation": name}
+  whole = np.asarray(matmul(a, b, **call))
+  for count in (1, 7, 256):
+    for first in (0, 3001, 7239 - count):
+      rows = slice(first, first + count)
+      np.testing.assert_array_equal(np.asarray(matmul(a[rows], b, **call)), whole[rows])

@@ -58,6 +58,39 @@ def test_parts_are_added_in_the_order_of_k(implementation, splits, rng):
     assert (backwards != emulate()).any()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+  ("implementation", "config"),
+  [
+    # consumers along M, along N, and one; wide tiles; a cluster; blocks that share an SM
+    ("mosaic_gpu", MatmulConfig(128, 128, 64, 6, group_m=4, split_k=3)),
+    ("mosaic_gpu", MatmulConfig(64, 128, 128, 4, group_m=1, split_k=4)),
+    ("mosaic_gpu", MatmulConfig(128, 192, 64, 4, num_consumer_warpgroups=1, split_k=2)),
+    ("mosaic_gpu", MatmulConfig(128, 256, 64, 4, split_k=8)),
+    ("mosaic_gpu", MatmulConfig(128, 128, 64, 4, cluster_m=2, split_k=3)),
+    ("triton", MatmulConfig(128, 128, 64, 3, split_k=3)),
+    ("triton", MatmulConfig(16, 32, 128, 2, num_warps=4, split_k=4)),
+  ],
+  ids=str,
+)
+def test_parts_of_tuned_tiles_are_added_in_the_order_of_k(implementation, config, rng):
+  # a last part of fewer steps, rows and columns that no tile divides
+  depth, splits = 3 * config.block_k, config.split_k
+  a, b = parts_that_round(rng, 300, 520, block_k=depth, splits=splits)
+  a, b = a[:, : -config.block_k - 8], b[: -config.block_k - 8]
+  out = matmul(a, b, out_dtype="float32", config=config, implementation=implementation)
+  emulate = functools.partial(
+    reference.emulate_matmul,
+    np.asarray(a),
+    np.asarray(b),
+    block_k=config.block_k,
+    num_splits=splits,
+  )
+  np.testing.assert_array_equal(np.asarray(out), emulate())
+  if splits > 2:
+    assert (emulate(merge=tuple(range(splits))[::-1]) != emulate()).any()
+
+
 @pytest.mark.parametrize("implementation", KERNELS)
 def test_a_sum_in_one_part_takes_its_blocks_in_the_order_of_k(implementation):
   # 2^24 + 1 is 2^24 rounded or cut, so the first 1 is lost and 3 is not

@@ -84,6 +84,43 @@ def test_long_float8_sums_are_added_up_in_float32(k, block_k, rng):
   )
 
 
+@pytest.mark.parametrize(
+  "name",
+  [
+    *(["interpret", "mosaic_gpu_interpret"] if jax.default_backend() == "cpu" else []),
+    pytest.param("mosaic_gpu", marks=pytest.mark.gpu),
+  ],
+)
+@pytest.mark.parametrize("block_k", [32, 128])
+def test_float8_steps_are_added_in_the_order_of_k(name, block_k, rng):
+  """A step's sum is exact, and those of steps 2^28 apart round as they are added in float32."""
+  steps = 4
+  # integers up to 3 times 2^-7, or 2^7: products of a step are 2^-14, or 2^14, times at
+  # most 9, and 128 of them have 11 bits
+  power = np.repeat(np.where(np.arange(steps) % 2, -7.0, 7.0), block_k)
+  a, b = (
+    rng.integers(-3, 4, shape) * 2.0**power_of
+    for shape, power_of in (((70, steps * block_k), power), ((steps * block_k, 72), power[:, None]))
+  )
+  a, b = (jnp.asarray(x, jnp.float32).astype("float8_e4m3fn") for x in (a, b))
+  # float32 takes a step of the small ones and drops its last bits
+  a = a.at[:, :block_k].multiply(jnp.asarray(0.5, a.dtype))
+  out = quantized_matmul(
+    a,
+    b,
+    jnp.ones((70, 1)),
+    jnp.ones(72),
+    out_dtype="float32",
+    config=MatmulConfig(64, 64, block_k, 2),
+    implementation=name,
+  )
+  emulate = functools.partial(reference.emulate_matmul, np.asarray(a), np.asarray(b))
+  expected = emulate(block_k=block_k)
+  np.testing.assert_array_equal(np.asarray(out), expected)
+  # the operands tell orders apart
+  assert (emulate(block_k=steps * block_k) != expected).any()
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_int8_sums_are_exact_where_float32_would_round(name, rng):
   # 127·127·2048 = 3.3e7 is beyond the 2^24 up to which float32 counts
