@@ -22,6 +22,10 @@ _GPU_ELEMENTS = (1024, 16384)
 _FEW_BLOCKS = 4
 _FEW_ELEMENTS = 512
 _FEW_WARPS = 4
+# Blocks of an element a thread, where there is no SM with two: swiglu of 1 x 111
+# takes 0.86 us, 0.93 with four elements a thread.
+_FEWEST_ELEMENTS = 256
+_FEWEST_WARPS = 8
 # Rows that are reduced side by side share their wait, not more: four of 4096 are
 # slower than two on an H200 (4.5 and 4.1 us of 1024).
 _GPU_REDUCED = (1024, 8192)
@@ -70,6 +74,11 @@ _MOST_QUICK_WARPS = 32
 _QUICK_ELEMENTS_PER_THREAD = 24
 # Runs of 32 16-bit elements are 64 B: DRAM has bursts of that.
 _GPU_TRANSPOSE_BLOCKS = ((32, 32), (64, 64), (128, 64), (128, 128))
+# Where blocks of 32 x 32 leave SMs idle: the smallest of these of which each SM has
+# one at most, by eight warps (64 x 111: 0.90 us, 1.03 in blocks of 32 x 32 with two;
+# 1024 x 111: 1.09 in 64 x 16, 1.28 in 16 x 16, which are 448, and 1.15 in 32 x 32).
+_FEW_TRANSPOSE_BLOCKS = ((16, 16), (64, 16))
+_FEW_TRANSPOSE_WARPS = 8
 # Blocks for each SM from which on the largest is offered: fewer leave more idle
 # than their longer runs gain (7239 x 4096 in 128 x 128: 49 us, in 128 x 64: 38;
 # 65536 x 4096: 277 and 293).
@@ -121,8 +130,11 @@ def row_candidates(
     if isinstance(device, GpuProfile) and (
       problem.elements < _FEW_BLOCKS * elements[0] * device.sm_count
     ):
-      columns = min(_covering(problem.columns), _FEW_ELEMENTS)
-      yield RowConfig(_FEW_ELEMENTS // columns, columns, 1, num_warps=_FEW_WARPS)
+      fewest = problem.elements <= _FEWEST_ELEMENTS * device.sm_count
+      block = _FEWEST_ELEMENTS if fewest else _FEW_ELEMENTS
+      columns = min(_covering(problem.columns), block)
+      warps = _FEWEST_WARPS if fewest else _FEW_WARPS
+      yield RowConfig(block // columns, columns, 1, num_warps=warps)
       return
     stages = _NPU_STAGES if on_npu else (1,)
     widest = _covering(problem.columns)
@@ -209,9 +221,18 @@ def transpose_candidates(
           for num_stages in _NPU_STAGES:
             yield RowConfig(rows, columns, num_stages)
     return
+
+  def count(rows: int, columns: int) -> int:
+    return problem.batch * ceil_div(problem.rows, rows) * ceil_div(problem.columns, columns)
+
+  if count(*_GPU_TRANSPOSE_BLOCKS[0]) < device.sm_count:
+    for block in _FEW_TRANSPOSE_BLOCKS:
+      if count(*block) <= device.sm_count:
+        yield RowConfig(*block, 1, num_warps=_FEW_TRANSPOSE_WARPS)
+        return
   size = dtypes.size_bytes(problem.dtype)
   for rows, columns in _GPU_TRANSPOSE_BLOCKS:
-    blocks = problem.batch * ceil_div(problem.rows, rows) * ceil_div(problem.columns, columns)
+    blocks = count(rows, columns)
     wanted = device.sm_count
     if (rows, columns) == _GPU_TRANSPOSE_BLOCKS[-1]:
       wanted *= _LARGEST_FROM

@@ -28,14 +28,9 @@ from pallas_kernels.rowwise.arithmetic import Arithmetic, in_kernel
 from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, left, unravel
 from pallas_kernels.rowwise.inverse_rms import InverseRms, SquareSum
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
-from pallas_kernels.rowwise.rms_gradient_tiles import Tiles, make_tiles, warps_of
+from pallas_kernels.rowwise.rms_gradient_tiles import Tiles, make_tiles, merging_block, warps_of
 from pallas_kernels.rowwise.specs import wide
 
-# A merging program's columns are 128 B of float32; it takes so many partial
-# sums at once.
-_MERGED_COLUMNS = 32
-_MERGED_ROWS = 256
-_MERGING_WARPS = 8
 
 
 def _mean(products: jax.Array, columns: int) -> jax.Array:
@@ -201,30 +196,30 @@ def _merge_body(
   groups: int,
   programs: int,
   columns: int,
-  block: int,
+  block: RowConfig,
 ) -> None:
   """The partial sums of a column block, blocks of rows one after another."""
-  _, column = unravel(program, groups, pl.cdiv(columns, _MERGED_COLUMNS))
-  columns_left = left(columns, column * _MERGED_COLUMNS, _MERGED_COLUMNS)
+  _, column = unravel(program, groups, pl.cdiv(columns, block.block_cols))
+  columns_left = left(columns, column * block.block_cols, block.block_cols)
 
   def part(step: Any) -> jax.Array:
-    first = step * block
+    first = step * block.block_rows
     window = Window(
-      block,
-      _MERGED_COLUMNS,
+      block.block_rows,
+      block.block_cols,
       first_row=first,
-      rows_left=left(programs, first, block),
+      rows_left=left(programs, first, block.block_rows),
       columns_left=columns_left,
     )
     return jnp.sum(window.load(partial_ref), axis=0, keepdims=True)
 
   total = part(jnp.int32(0))
-  steps = pl.cdiv(programs, block)
+  steps = pl.cdiv(programs, block.block_rows)
   if steps > 1:
     total = lax.fori_loop(
       jnp.int32(1), jnp.int32(steps), lambda step, carry: carry + part(step), total
     )
-  out = Window(1, _MERGED_COLUMNS, columns_left=columns_left)
+  out = Window(1, block.block_cols, columns_left=columns_left)
   out.store(out_ref, round_once(total, out_ref.dtype))
 
 
@@ -268,7 +263,9 @@ def run(
     partial_dtype=spec.weight_dtype if merged else jnp.float32,
     interpret=interpret,
   )
-  return d_x, partial if merged else _merge(partial, spec.weight_dtype, interpret=interpret)
+  if merged:
+    return d_x, partial
+  return d_x, merge(partial, spec.weight_dtype, cores=cores, interpret=interpret)
 
 
 def _params(config: RowConfig, *, interpret: bool) -> Any:
@@ -374,12 +371,12 @@ def _main(
   return d_x, partial
 
 
-def _merge(partial: jax.Array, dtype: jnp.dtype, *, interpret: bool) -> jax.Array:
-  """The partial sums, added up: [groups, 1, columns]."""
+def merge(partial: jax.Array, dtype: jnp.dtype, *, cores: int, interpret: bool) -> jax.Array:
+  """The partial sums [groups, programs, columns], added up: [groups, 1, columns]."""
   groups, programs, columns = partial.shape
-  block = min(pl.next_power_of_2(programs), _MERGED_ROWS)
-  blocks = pl.cdiv(columns, _MERGED_COLUMNS)
-  height = pl.cdiv(programs, block) * block
+  block = merging_block(programs=programs, columns=columns, cores=cores)
+  width, blocks = block.block_cols, pl.cdiv(columns, block.block_cols)
+  height = pl.cdiv(programs, block.block_rows) * block.block_rows
 
   def index(program: Any) -> tuple[Any, ...]:
     group, column = unravel(program, groups, blocks)
@@ -394,11 +391,9 @@ def _merge(partial: jax.Array, dtype: jnp.dtype, *, interpret: bool) -> jax.Arra
     ),
     out_shape=sharding.out_struct((groups, 1, columns), dtype, partial),
     grid=(groups * blocks,),
-    in_specs=[pl.BlockSpec((None, height, _MERGED_COLUMNS), index)],
-    out_specs=pl.BlockSpec((None, 1, _MERGED_COLUMNS), index),
-    compiler_params=None
-    if interpret
-    else plgpu_triton.CompilerParams(num_warps=_MERGING_WARPS, num_stages=1),
+    in_specs=[pl.BlockSpec((None, height, width), index)],
+    out_specs=pl.BlockSpec((None, 1, width), index),
+    compiler_params=_params(block, interpret=interpret),
     interpret=interpret,
     name="rmsnorm_gradient_merge_portable",
   )(partial)

@@ -41,13 +41,17 @@ def candidates(*problems) -> list:
   return list(found)
 
 
-ELEMENTS = candidates(hw_profiles.SwigluProblem(1024, 12288), hw_profiles.SwigluProblem(37, 111))
+ELEMENTS = candidates(
+  *(hw_profiles.SwigluProblem(*shape) for shape in ((1024, 12288), (64, 5000), (37, 111)))
+)
 ROWS = candidates(
   hw_profiles.RmsNormProblem(1, 20000),
   hw_profiles.QuantizeRowsProblem(1024, 12288),
   hw_profiles.RmsNormProblem(37, 111),
 )
-BLOCKS = candidates(hw_profiles.TransposeProblem(1024, 4096))
+BLOCKS = candidates(
+  *(hw_profiles.TransposeProblem(*shape) for shape in ((1024, 4096), (1024, 111), (8, 111)))
+)
 
 
 @pytest.mark.parametrize("config", ELEMENTS, ids=RowConfig.describe)
@@ -119,11 +123,20 @@ def test_export_for_cuda_from_a_cpu():
 
 
 @pytest.mark.parametrize(
-  ("rows", "columns", "block_cols"), [(64, 111, 256), (64, 5000, 512), (7239, 5000, 1024)]
+  ("rows", "columns", "block_cols", "warps"),
+  [
+    (1, 111, 256, 8),
+    (64, 111, 256, 8),
+    (64, 5000, 512, 8),
+    (64, 11008, 512, 4),
+    (7239, 5000, 1024, 4),
+  ],
 )
-def test_blocks_of_swiglus_gradient_leave_no_core_idle_for_their_size(rows, columns, block_cols):
+def test_blocks_of_swiglus_gradient_leave_no_core_idle_for_their_size(
+  rows, columns, block_cols, warps
+):
   tile = SwigluGradient(jnp.dtype(jnp.bfloat16)).tile(rows * columns, cores=132)
-  assert tile.block_cols == block_cols
+  assert (tile.block_cols, tile.num_warps) == (block_cols, warps)
   if block_cols > 256:
     assert rows * columns // tile.block_cols >= 132
 

@@ -316,7 +316,7 @@ def test_rms_gradients_of_many_programs_and_of_long_rows(name, longest, cores, m
   monkeypatch.setattr(rms_gradient_tiles, "_LONGEST_KEPT", longest)
   monkeypatch.setattr(rms_gradient_tiles, "_WALKED_COLUMNS", 32)
   monkeypatch.setattr(rms_gradient_tiles, "_WARPS_PER_CORE", 1)
-  monkeypatch.setattr(portable_rms_gradient, "_MERGED_ROWS", 2)
+  monkeypatch.setattr(rms_gradient_tiles, "_MERGED", RowConfig(2, 32, 1, num_warps=1))
   build = portable_rms_gradient.run
   monkeypatch.setattr(
     portable_rms_gradient, "run", lambda *a, **k: build(*a, **{**k, "cores": 5 * cores})
@@ -332,6 +332,27 @@ def test_rms_gradients_of_many_programs_and_of_long_rows(name, longest, cores, m
   d_x, d_residual, d_weight = pull((d_out, jnp.zeros_like(d_out)))
   np.testing.assert_array_equal(*arrays(d_x, d_residual))
   assert_rms_gradients(d_x, d_weight, total, weight, d_out)
+
+
+@pytest.mark.parametrize(
+  ("programs", "columns", "cores", "block"),
+  [
+    (905, 111, 132, (1024, 8)),  # many sums of few columns
+    (1500, 40, 132, (1024, 8)),  # in two blocks
+    (264, 140, 16, (256, 32)),  # of columns for more blocks than cores
+    (8, 300, 5, (8, 128)),  # few sums of many columns
+    (8, 111, 132, (8, 32)),
+    (132, 50, 132, (256, 32)),
+  ],
+)
+def test_partial_sums_are_added_up_in_any_block(programs, columns, cores, block, rng):
+  tile = rms_gradient_tiles.merging_block(programs=programs, columns=columns, cores=cores)
+  assert (tile.block_rows, tile.block_cols) == block
+  partial = rng.integers(-100, 100, (3, programs, columns))
+  merged = portable_rms_gradient.merge(
+    jnp.asarray(partial, jnp.float32), jnp.dtype(jnp.float32), cores=cores, interpret=True
+  )
+  np.testing.assert_array_equal(merged, partial.sum(axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize("eps", [1e-6, 0.0])
