@@ -24,7 +24,7 @@ from hw_profiles.rowwise import transpose_vector, vector
 from hw_profiles.rowwise.compiled_temporaries import has_temporaries, temporaries
 from hw_profiles.rowwise.config import RowConfig
 from hw_profiles.rowwise.problem import RmsNormProblem, RowProblem, TransposeProblem
-from hw_profiles.rowwise.tiling import num_splits, split_shortfalls
+from hw_profiles.rowwise.tiling import num_splits, split_shortfalls, writer_shortfalls
 
 __all__ = ["NAME", "compiled_buffers", "demand", "shortfalls", "unsupported"]
 
@@ -84,6 +84,7 @@ def shortfalls(problem: _Problem, config: RowConfig, npu: NpuProfile) -> tuple[S
     splits = num_splits(problem, config)
   else:
     splits = config.num_splits or 1
+  found += writer_shortfalls(config, "a vector core")
   if splits > 1:
     statement = f"{splits} segments a row are several kernels, which are compiled one by one"
     found.append(Shortfall("shape", "tile shape", ("num_splits",), statement))

@@ -36,6 +36,9 @@ class RowConfig:
     num_splits: Segments of a row, each a program's: a first launch reduces
       them, a second merges the partial results in their order, a third applies
       what came out. None: the problem's, where it fixes them, else 1.
+    num_writers: Programs of a kept row: each reads the whole of it, reduces it
+      and writes its part, of 2^i columns. More than 1 is for fewer rows than
+      SMs. Of other forms, and on Ascend, only 1.
     layout: How a transpose keeps its block in shared memory: "padded" lengthens
       each row by one bank, "swizzled" permutes its columns by the row's number
       (rows are then whole 128 B), "plain" does neither, and conflicts. Not read
@@ -47,10 +50,11 @@ class RowConfig:
   num_stages: int = 2
   num_warps: int | None = dataclasses.field(default=None, kw_only=True)
   num_splits: int | None = dataclasses.field(default=None, kw_only=True)
+  num_writers: int = dataclasses.field(default=1, kw_only=True)
   layout: TileLayout = dataclasses.field(default="padded", kw_only=True)
 
   def __post_init__(self) -> None:
-    for name in ("block_rows", "block_cols", "num_stages"):
+    for name in ("block_rows", "block_cols", "num_stages", "num_writers"):
       whole_field(self, name, 1)
     for name in ("num_warps", "num_splits"):
       if getattr(self, name) is not None:

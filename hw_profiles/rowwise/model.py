@@ -34,6 +34,7 @@ def _tile_fields(config: RowConfig, *, splits: int) -> TileFields:
     # more warps need fewer registers each
     "num_warps": TileField(warps(config)),
     "num_splits": TileField(splits),
+    "num_writers": TileField(config.num_writers, larger_needs_more=True),
   }
 
 

@@ -65,6 +65,7 @@ def sm_passes(
 
   A kept row's weights are asked for after the reduction: they are not needed
   before, and no compiler moves a load across its barrier. That is a second wait.
+  Of several writers each asks for its few before it.
 
   Args:
     problem: What is computed.
@@ -91,6 +92,7 @@ def sm_passes(
     *,
     element_traffic: int,
     column_traffic: int,
+    again: int = 0,
     row_traffic: int,
     dram_bytes: int,
     round_trips: int,
@@ -99,7 +101,8 @@ def sm_passes(
       programs=tiling.programs,
       resident_blocks=resident_blocks,
       per_program=SmAmounts(
-        l2_bytes=rows * (columns * element_traffic + row_traffic) + columns * column_traffic,
+        l2_bytes=rows * (columns * element_traffic + row_traffic + again)
+        + columns * column_traffic,
         special_functions=block * cost.special_functions,
         cuda_core_operations=block * cost.operations,
       ),
@@ -112,12 +115,15 @@ def sm_passes(
   weight = element_bytes(op.weights)
 
   if tiling.form in ("elementwise", "kept"):
-    waits_for_weights = bool(op.weights) and not op.reduce_reads_weights
+    several = tiling.form == "kept" and tiling.column_blocks > 1
+    waits_for_weights = bool(op.weights) and not op.reduce_reads_weights and not several
     one = launch(
       op.once,
       element_traffic=read + summed + written,
       column_traffic=weight,
       row_traffic=op.row_outputs * STATISTIC_BYTES,
+      # the rest of the row
+      again=(problem.columns - columns) * read if several else 0,
       dram_bytes=once_through_bytes(problem),
       round_trips=1 + waits_for_weights,
     )

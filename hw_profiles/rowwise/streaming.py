@@ -1,7 +1,8 @@
 """The row-wise schedule on an SM: a grid of thread blocks, elements in registers.
 
     elementwise     load a block, compute, store
-    kept            load whole rows, reduce, compute, store: the row is read once
+    kept            load whole rows, reduce, compute, store: the row is read once,
+                    or by each of several programs that write a part of it
     walked twice    reduce a row block by block, then read it again and store
     split           the same in three launches, a program for each segment
 
@@ -32,7 +33,7 @@ from hw_profiles.rowwise.problem import RowProblem
 from hw_profiles.rowwise.sm_passes import sm_passes
 from hw_profiles.rowwise.stated import l2_assumption, sm_assumptions
 from hw_profiles.rowwise.streams import STATISTIC_BYTES, RowOp, element_bytes, row_op
-from hw_profiles.rowwise.tiling import RowTiling, row_tiling, split_shortfalls
+from hw_profiles.rowwise.tiling import RowTiling, row_tiling, split_shortfalls, writer_shortfalls
 from hw_profiles.rowwise.traffic import row_traffic
 
 NAME = "streaming"
@@ -104,6 +105,7 @@ def shortfalls(problem: RowProblem, config: RowConfig, gpu: GpuProfile) -> tuple
   found = [
     *power_of_two_shortfalls(config, in_pieces=tiling.form == "kept"),
     *split_shortfalls(problem, config),
+    *writer_shortfalls(config, tiling.form),
   ]
   needed = _shared_bytes(config, op, tiling)
   blocks = larger_first(block_cols=config.block_cols, block_rows=config.block_rows)
@@ -188,6 +190,12 @@ def _execution(
 def _form(problem: RowProblem, config: RowConfig, op: RowOp, tiling: RowTiling) -> str:
   if tiling.form == "elementwise":
     return "each element stands alone: a program for each block, in one launch"
+  if tiling.form == "kept" and tiling.column_blocks > 1:
+    return (
+      f"{tiling.column_blocks} programs for each {config.block_rows} row(s) of {problem.columns}:"
+      f" each reads and reduces them whole and writes {tiling.segment_columns} columns, in one"
+      " launch"
+    )
   if tiling.form == "kept":
     return (
       f"a program keeps its {config.block_rows} row(s) of {problem.columns} in registers, so"
@@ -208,7 +216,9 @@ def _form(problem: RowProblem, config: RowConfig, op: RowOp, tiling: RowTiling) 
 def _lane_notes(problem: RowProblem, config: RowConfig, tiling: RowTiling) -> tuple[str, ...]:
   """Lanes that are masked off, and loads that alignment narrows."""
   notes = []
-  computed = tiling.steps * config.block_cols * tiling.column_blocks
+  computed = tiling.steps * config.block_cols
+  if tiling.form in ("elementwise", "split"):
+    computed *= tiling.column_blocks
   padded = [
     f"{side}={size} is computed as {held}"
     for side, size, held in (

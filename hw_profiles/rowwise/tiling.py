@@ -21,12 +21,13 @@ class RowTiling:
 
   Attributes:
     form: "elementwise": a program for each block. "kept": a program reads its
-      rows once, reduces them and writes them. "walked_twice": it reads them
+      rows once, reduces them and writes them, or its part of them. "walked_twice": it reads them
       block by block, first to reduce and then to write. "split": each segment
       of a row is a program's, in three launches.
     row_blocks: Tiles along the rows.
-    column_blocks: Along the columns: blocks of an elementwise op, segments.
-    segment_columns: Columns of a program.
+    column_blocks: Along the columns: blocks of an elementwise op, segments,
+      writers of a kept row.
+    segment_columns: Columns of a program, of a kept row those that it writes.
     steps: Blocks of a program's segment.
     launches: Kernels, one after another.
   """
@@ -92,6 +93,10 @@ def row_tiling(problem: RowProblem, config: RowConfig, op: RowOp | None = None) 
   splits = num_splits(problem, config)
   if splits == 1:
     steps = ceil_div(problem.columns, config.block_cols)
+    if steps <= 1 < config.num_writers and problem.columns:
+      part = 1 << (ceil_div(problem.columns, config.num_writers) - 1).bit_length()
+      writers = ceil_div(problem.columns, part)
+      return RowTiling("kept", rows, writers, min(part, problem.columns), steps, 1)
     form: Form = "walked_twice" if steps > 1 else "kept"
     return RowTiling(form, rows, min(problem.columns, 1), problem.columns, steps, 1)
   segment = ceil_div(problem.columns, splits)
@@ -103,6 +108,22 @@ def row_tiling(problem: RowProblem, config: RowConfig, op: RowOp | None = None) 
     steps=ceil_div(segment, config.block_cols),
     launches=SPLIT_LAUNCHES,
   )
+
+
+def writer_shortfalls(config: RowConfig, form: str) -> tuple[Shortfall, ...]:
+  """Refuses several writers where no program has whole rows to reduce.
+
+  Args:
+    config: The tile.
+    form: What it is that has none: "kept" has.
+  """
+  if form == "kept" or config.num_writers == 1:
+    return ()
+  statement = (
+    f"num_writers={config.num_writers} is for rows that a program keeps whole on an SM, and this"
+    f" is {form.replace('_', ' ')}"
+  )
+  return (Shortfall("shape", "tile shape", ("num_writers",), statement),)
 
 
 def split_shortfalls(problem: RowProblem, config: RowConfig) -> tuple[Shortfall, ...]:

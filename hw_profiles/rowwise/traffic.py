@@ -45,6 +45,7 @@ def row_traffic(problem: RowProblem, config: RowConfig) -> RowTraffic:
   """Counts what one tile moves.
 
       elementwise, kept   inputs + weights·row blocks + outputs + scales
+      kept, w writers     w times the inputs
       walked twice        + a second read of what the outputs need
       split in s          + that, and per row 2·s partial statistics, their merge
                           written once and read by each of the s segments
@@ -76,6 +77,9 @@ def _traffic(problem: RowProblem, config: RowConfig, op: RowOp, tiling: RowTilin
   read = problem.elements * element_bytes(op.inputs)
   weight_row = problem.columns * element_bytes(op.weights)
   weights = weight_row * tiling.row_blocks
+  if tiling.form == "kept":
+    # each of several writers reads the row
+    read *= max(tiling.column_blocks, 1)
   if walks > 1:
     read += problem.elements * element_bytes(op.reread)
     weights *= 1 + op.reduce_reads_weights

@@ -25,6 +25,7 @@ from hw_profiles.rowwise.cache import is_warm, warm_note
 from hw_profiles.rowwise.config import RowConfig
 from hw_profiles.rowwise.problem import TransposeProblem
 from hw_profiles.rowwise.stated import l2_assumption, sm_assumptions
+from hw_profiles.rowwise.tiling import writer_shortfalls
 from hw_profiles.rowwise.traffic import RowTraffic, transpose_traffic
 from hw_profiles.rowwise.transpose_shared import block_layout, column_read_ways, swizzle_divides
 from hw_profiles.sm_tiling.shared_layout import LAYER_BYTES
@@ -88,11 +89,12 @@ def shortfalls(
 
 
 def no_splits(config: RowConfig) -> tuple[Shortfall, ...]:
-  """Refuses a split: there is no reduction."""
+  """Refuses a split, and several writers: there is no reduction."""
+  writers = writer_shortfalls(config, "a transpose")
   if config.num_splits in (None, 1):
-    return ()
+    return writers
   statement = "a transpose reduces nothing, so there is nothing to split"
-  return (Shortfall("shape", "tile shape", ("num_splits",), statement),)
+  return (Shortfall("shape", "tile shape", ("num_splits",), statement), *writers)
 
 
 def demand(problem: TransposeProblem, config: RowConfig, gpu: GpuProfile) -> Demand:

@@ -28,7 +28,7 @@ from hw_profiles.rowwise.streams import (
   element_bytes,
   row_op,
 )
-from hw_profiles.rowwise.tiling import RowTiling, row_tiling, split_shortfalls
+from hw_profiles.rowwise.tiling import RowTiling, row_tiling, split_shortfalls, writer_shortfalls
 from hw_profiles.rowwise.traffic import once_through_bytes, row_traffic
 
 NAME = "vector"
@@ -90,7 +90,7 @@ def shortfalls(problem: RowProblem, config: RowConfig, npu: NpuProfile) -> tuple
   """The split's rules, then UB."""
   op = row_op(problem)
   tiling = row_tiling(problem, config, op)
-  found = list(split_shortfalls(problem, config))
+  found = [*split_shortfalls(problem, config), *writer_shortfalls(config, "a vector core")]
   held = _buffers(config, op, tiling, npu)
   needed = sum(buffer.needed_bytes for buffer in held)
   if needed > npu.ub_bytes:

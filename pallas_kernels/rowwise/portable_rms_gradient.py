@@ -32,7 +32,6 @@ from pallas_kernels.rowwise.rms_gradient_tiles import Tiles, make_tiles, merging
 from pallas_kernels.rowwise.specs import wide
 
 
-
 def _mean(products: jax.Array, columns: int) -> jax.Array:
   return jnp.sum(products, axis=-1, keepdims=True) * (1.0 / columns)
 

@@ -4,7 +4,8 @@ The tile says which of three forms runs; `hw_profiles.row_tiling` has their name
 
     kept            a program loads its rows once, keeps them in registers,
                     reduces them and stores the results, in pieces of 2^i
-                    columns, of which the last one alone is masked
+                    columns, of which the last one alone is masked; or each of
+                    several programs does so and stores its part of them
     walked twice    it walks the rows once for each round of statistics and once
                     more to store the results, a block at a time
     split           a program for each segment of the rows: a launch for each
@@ -40,7 +41,7 @@ _MERGED_AT_ONCE = 16
 
 @dataclasses.dataclass(frozen=True)
 class _Tiles:
-  """How the problem is cut: sizes of the arrays, of a block, of a segment."""
+  """How the problem is cut: sizes of the arrays, of a block, of a segment or a written part."""
 
   groups: int
   rows: int
@@ -49,6 +50,7 @@ class _Tiles:
   block_cols: int
   segments: int
   segment: int
+  kept: bool
 
   @property
   def row_blocks(self) -> int:
@@ -62,6 +64,8 @@ class _Tiles:
   @property
   def width(self) -> int:
     """Columns of a ref: no block of any segment leaves it."""
+    if self.kept:
+      return max(self.block_cols, self.segments * self.segment)
     return (self.segments - 1) * self.segment + self.steps * self.block_cols
 
   def place(self, program: Any) -> tuple[Any, Any, Any]:
@@ -89,6 +93,18 @@ class _Rows:
       dataclasses.replace(piece, rows_left=self.block.rows_left)
       for piece in kept_pieces(tiles.block_rows, tiles.columns, tiles.block_cols)
     ]
+
+  def written(self) -> Window:
+    """The program's part of a kept row that has several writers."""
+    tiles = self.tiles
+    start = self.segment * tiles.segment
+    whole = tiles.columns % tiles.segment == 0
+    return dataclasses.replace(
+      self.block,
+      columns=tiles.segment,
+      first_column=start,
+      columns_left=None if whole else tiles.columns - start,
+    )
 
   def window(self, step: Any) -> Window:
     """The block of one step."""
@@ -163,7 +179,6 @@ def _body(
   tiles: _Tiles,
   rounds: tuple[int, ...],
   finishing: bool,
-  kept: bool,
   interpreted: bool,
 ) -> None:
   """One program of one launch.
@@ -176,7 +191,6 @@ def _body(
     tiles: How it is cut.
     rounds: The rounds that this launch reduces.
     finishing: Whether it stores the results; else the statistics of its round.
-    kept: Whether blocks are whole rows, which stay in registers.
     interpreted: Whether an interpreter runs it.
   """
   refs = unflatten(flat)
@@ -206,12 +220,18 @@ def _body(
       for ref, block in zip(refs.outs, spec.finish(part, settled, exact), strict=True):
         window.store(ref, block)
 
-  if kept:
+  if tiles.kept:
     windows = rows.pieces()
-    parts = load(windows, storing_sums=True)
+    several = tiles.segments > 1
+    parts = load(windows, storing_sums=not several)
+    written = parts
+    if several:
+      windows = [rows.written()]
+      # before the reduction, which would be waited for first
+      written = load(windows, storing_sums=True)
     for index in rounds:
       settled.append(settle(index, spec.reduce(parts, settled, exact)))
-    finish(windows, parts)
+    finish(windows, written)
   else:
     for index in rounds:
       known = tuple(settled)
@@ -280,21 +300,22 @@ def run(
     block_cols=config.block_cols,
     segments=tiling.column_blocks,
     segment=tiling.segment_columns,
+    kept=tiling.form == "kept",
   )
   launch = functools.partial(
     _launch, spec, matrices, weights, tiles=tiles, config=config, interpret=interpret
   )
   every = tuple(range(spec.rounds))
   if tiling.form != "split":
-    return launch(rounds=every, finishing=True, kept=tiling.form == "kept")
+    return launch(rounds=every, finishing=True)
   partials: tuple[tuple[jax.Array, ...], ...] = ()
   sums: tuple[jax.Array, ...] = ()
   for index in every:
-    found = launch(partials=partials, rounds=(index,), finishing=False, kept=False)
+    found = launch(partials=partials, rounds=(index,), finishing=False)
     cut = len(spec.sum_dtypes) if index == 0 else 0
     sums += found[:cut]
     partials += (found[cut:],)
-  out = launch(partials=partials, rounds=(), finishing=True, kept=False)
+  out = launch(partials=partials, rounds=(), finishing=True)
   matrices_out = len(spec.out_dtypes)
   return (*out[:matrices_out], *sums, *out[matrices_out:])
 
@@ -309,7 +330,6 @@ def _launch(
   config: RowConfig,
   rounds: tuple[int, ...],
   finishing: bool,
-  kept: bool,
   interpret: bool,
 ) -> tuple[jax.Array, ...]:
   """One `pallas_call`; returns results, sums, row results, statistics: those it has."""
@@ -368,7 +388,6 @@ def _launch(
           tiles=tiles,
           rounds=rounds,
           finishing=finishing,
-          kept=kept,
           interpreted=interpret,
         ),
         interpret=interpret,

@@ -156,6 +156,62 @@ def test_nothing_to_do_takes_a_launch(problem):
   assert best.traffic.total_bytes == 0
 
 
+# --- several writers of a row
+
+
+@pytest.mark.parametrize(
+  ("rows", "columns", "writers"), [(8, 12288, 6), (1, 5000, 3), (22, 12288, 6)]
+)
+def test_few_long_rows_are_written_by_several_programs(rows, columns, writers):
+  best = hw.rank(hw.RmsNormProblem(rows, columns), H200, top=1)[0]
+  assert best.config.num_writers == writers
+  assert best.grid == (rows, writers)
+  # each reads x and its part of the weights, and writes its part
+  assert best.traffic.total_bytes == 2 * columns * (writers * rows + rows + rows)
+  assert any(f"{writers} programs for each 1 row(s)" in note for note in best.notes)
+
+
+@pytest.mark.parametrize(
+  "problem",
+  [
+    hw.RmsNormProblem(23, 12288),  # 138 programs for 132 SMs
+    hw.RmsNormProblem(8, 4096),
+    hw.RmsNormProblem(8, 12288, residual=True),
+    hw.RmsNormProblem(8, 12288, out_dtype="int8"),
+    hw.QuantizeRowsProblem(8, 12288),
+  ],
+)
+def test_other_rows_have_one_writer(problem):
+  assert {plan.config.num_writers for plan in hw.rank(problem, H200, top=None)} == {1}
+
+
+def test_several_writers_take_less_time_while_there_are_sms_for_them():
+  def took(rows: int, writers: int) -> float:
+    tile = hw.RowConfig(1, 12288, 1, num_warps=8, num_writers=writers)
+    return hw.plan(hw.RmsNormProblem(rows, 12288, warm_l2=True), tile, H200).predicted_us
+
+  # measured: 1.50 us of 6, 1.57 of 12, 2.02 of one with 16 warps
+  assert took(8, 6) < took(8, 1) * 0.75
+  assert took(64, 6) > took(8, 6)
+
+
+@pytest.mark.parametrize(
+  ("problem", "config", "what"),
+  [
+    (hw.RmsNormProblem(4, 4096), hw.RowConfig(1, 512, num_writers=2), "this is walked twice"),
+    (hw.RmsNormProblem(4, 64), hw.RowConfig(1, 32, num_splits=2, num_writers=2), "this is split"),
+    (hw.SwigluProblem(4, 64), hw.RowConfig(1, 64, num_writers=2), "this is elementwise"),
+    (hw.TransposeProblem(64, 64), hw.RowConfig(32, 32, num_writers=2), "this is a transpose"),
+  ],
+)
+def test_only_kept_rows_have_several_writers(problem, config, what):
+  plan = hw.plan(problem, config, H200)
+  assert plan.shortfall_kinds == ("shape",)
+  assert what in plan.reason
+  on_npu = hw.plan(problem, config, hw.get_profile("ascend_910b1"))
+  assert "shape" in on_npu.shortfall_kinds
+
+
 # --- splits
 
 

@@ -46,6 +46,7 @@ ELEMENTS = candidates(
 )
 ROWS = candidates(
   hw_profiles.RmsNormProblem(1, 20000),
+  hw_profiles.RmsNormProblem(8, 11008),
   hw_profiles.QuantizeRowsProblem(1024, 12288),
   hw_profiles.RmsNormProblem(37, 111),
 )

@@ -29,10 +29,12 @@ from pallas_kernels.rowwise import arithmetic, portable_rms_gradient, rms_gradie
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 
 CODES = ("float8_e4m3fn", "int8")
-# Blocks that divide nothing: a row kept, kept in seven pieces, walked, and split in parts of 37.
+# Blocks that divide nothing: a row kept, kept in seven pieces, kept by four programs that write
+# 32 columns each, walked, and split in parts of 37.
 FORMS = {
   "kept": RowConfig(2, 128, 1),
   "pieces": RowConfig(2, 112, 1),
+  "written by several": RowConfig(2, 112, 1, num_writers=4),
   "walked": RowConfig(2, 32, 2),
   "split": RowConfig(2, 16, 1, num_splits=3),
 }
