@@ -104,7 +104,7 @@ def shortfalls(problem: RowProblem, config: RowConfig, gpu: GpuProfile) -> tuple
   tiling = row_tiling(problem, config, op)
   found = [
     *power_of_two_shortfalls(config, in_pieces=tiling.form == "kept"),
-    *split_shortfalls(problem, config),
+    *split_shortfalls(problem, config, op),
     *writer_shortfalls(config, tiling.form),
   ]
   needed = _shared_bytes(config, op, tiling)

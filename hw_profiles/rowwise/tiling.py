@@ -126,8 +126,10 @@ def writer_shortfalls(config: RowConfig, form: str) -> tuple[Shortfall, ...]:
   return (Shortfall("shape", "tile shape", ("num_writers",), statement),)
 
 
-def split_shortfalls(problem: RowProblem, config: RowConfig) -> tuple[Shortfall, ...]:
-  """Rules of `num_splits`, the same on both vendors' cores."""
+def split_shortfalls(
+  problem: RowProblem, config: RowConfig, op: RowOp | None = None
+) -> tuple[Shortfall, ...]:
+  """Rules of `num_splits`, the same on both vendors' cores; `op` as for `row_tiling`."""
   splits = num_splits(problem, config)
   fixed = problem.num_splits if isinstance(problem, RmsNormProblem) else None
 
@@ -136,7 +138,7 @@ def split_shortfalls(problem: RowProblem, config: RowConfig) -> tuple[Shortfall,
 
   if fixed is not None and splits != fixed:
     return broken(f"the problem fixes num_splits={fixed}, which moves the bits of the result")
-  if splits > 1 and not row_op(problem).statistics:
+  if splits > 1 and not (row_op(problem) if op is None else op).statistics:
     return broken("each element stands alone, so there is no reduction to split")
   if splits > max(problem.columns, 1):
     return broken(f"a row has {problem.columns} columns to split")
