@@ -11,6 +11,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from hw_profiles import AttentionConfig
 from hw_profiles.attention.warp_specialized import WGMMA_ROWS
 from pallas_kernels import sharding
+from pallas_kernels.attention import intervals
 from pallas_kernels.attention.hopper_kernel import Geometry, Refs, Stored, body
 from pallas_kernels.attention.hopper_layout import ROWS, PanelLayout, needs_rows, pad_operands
 from pallas_kernels.attention.operands import AttentionOperands
@@ -30,7 +31,8 @@ class HopperResult(NamedTuple):
     doubt: float32 [batch, N, T]: NaN for a row with an infinity or NaN in `out`,
       else 0; None where every query sees all keys. The kernel multiplies values
       that a row does not see by a weight of 0, which is not enough for those
-      that are not finite.
+      that are not finite. NaN, too, for a sequence with a segment id in more
+      than one run.
   """
 
   out: jax.Array
@@ -68,6 +70,9 @@ def attention(
   consumers = consumer_warpgroups(config)
   interpreted = interpret is not None
   by_rows = needs_rows(sizes.seq_q, sizes.seq_kv)
+  visible = None
+  if intervals.are_needed(operands):
+    visible = intervals.visibility(rule.band, operands)
   # the interpreter copies by tiles
   operands = pad_operands(operands, rows=ROWS if interpreted else 1)
   stored = operands.sizes
@@ -107,16 +112,19 @@ def attention(
     jnp.float32,
     operands.query,
   )
-  vector_types = (vector,) if rule.band.is_open else (vector, vector)
+  vector_types = (vector,) if rule.band.is_open and visible is None else (vector, vector)
+  sight = () if visible is None else _sight(visible.queries, config)
 
   def refs_of(*flat: Any) -> Refs:
+    looks, flat = flat[4 : 4 + len(sight)], (*flat[:4], *flat[4 + len(sight) :])
     inputs, out, vectors = flat[:4], flat[4], flat[5 : 5 + len(vector_types)]
     (q, o, numbers, k, v), rest = flat[5 + len(vectors) :][:5], flat[10 + len(vectors) :]
     # two references to one memory, or one for both
     united = by_rows and not interpreted
     q, k, v = (Stored(*x) if united else Stored(x, x) for x in (q, k, v))
     refs: list[Any] = [*inputs, out, vectors, q, o, numbers, k, v, *rest]
-    return Refs(*refs)
+    how = {"walks": looks[0], "seen": looks[1:]} if looks else {}
+    return Refs(*refs, **how)
 
   kernel = plgpu.kernel(
     functools.partial(body, refs_of=refs_of, geometry=geometry, interpreted=interpreted),
@@ -157,7 +165,17 @@ def attention(
     interpret=interpret,
   )
   out, *vectors = kernel(
-    jnp.asarray(geometry.agenda()), operands.query, operands.key, operands.value
+    jnp.asarray(geometry.agenda()), operands.query, operands.key, operands.value, *sight
   )
   residual, *doubt = (x[:, :, : sizes.seq_q] for x in vectors)
+  if visible is not None and visible.exact is not None:
+    doubt = [intervals.in_doubt_unless(visible.exact, x) for x in doubt]
   return HopperResult(out[:, : sizes.seq_q, :, : sizes.value_dim], residual, *doubt)
+
+
+def _sight(seen: intervals.Intervals, config: AttentionConfig) -> tuple[jax.Array, ...]:
+  """What tiles walk, and what their rows see, filled up to whole tiles."""
+  # what rows past the last one compute is dropped
+  walks = intervals.walks(seen, block=config.block_q, other_block=config.block_kv, whole=False)
+  missing = ((0, 0), (0, -seen.first.shape[1] % config.block_q))
+  return walks.table, *(jnp.pad(ends, missing) for ends in seen)

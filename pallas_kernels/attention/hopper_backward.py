@@ -13,7 +13,7 @@ from hw_profiles import AttentionConfig
 from hw_profiles.attention.passes import DEFAULT_BLOCK_KV_DKV, DEFAULT_BLOCK_Q_DKV
 from hw_profiles.attention.warp_specialized import GRADIENT_COLUMNS, WGMMA_ROWS
 from pallas_kernels import sharding
-from pallas_kernels.attention import softmax
+from pallas_kernels.attention import intervals, softmax
 from pallas_kernels.attention.hopper_backward_geometry import Geometry
 from pallas_kernels.attention.hopper_backward_kernel import Refs, body
 from pallas_kernels.attention.hopper_layout import ROWS
@@ -87,7 +87,10 @@ def gradients(
   missing = [(0, 0), (0, 0), (0, -sizes.seq_q % geometry.block_q)]
   exponent = jnp.pad(softmax.stored_exponent(upstream.residual), missing, constant_values=jnp.inf)
   delta = jnp.pad(upstream.delta, missing)
-  leads = jnp.asarray(geometry.visits()[0])
+  visible = None
+  if intervals.are_needed(operands):
+    visible = intervals.visibility(rule.band, operands)
+  order = _order(geometry, visible)
   block_q, block_kv, stages = geometry.block_q, geometry.block_kv, geometry.num_stages
   consumers, slots = geometry.consumers, geometry.slots
   # consumers that make a step's part of dQ
@@ -121,15 +124,15 @@ def gradients(
   names = tuple(scratch)
   like = query
   doubt: tuple[jax.ShapeDtypeStruct, ...] = ()
-  if not rule.band.is_open:
+  if visible is not None or not rule.band.is_open:
     # whole tiles, for the same reason
     doubt_shape = (sizes.batch, sizes.kv_heads, sizes.seq_kv + -sizes.seq_kv % geometry.block_kv)
     doubt = (sharding.out_struct(doubt_shape, jnp.float32, like),)
 
   def refs_of(*flat: Any) -> Refs:
     arrays, scratch = flat[: -len(names)], flat[-len(names) :]
-    known = len(arrays) - len(doubt)
-    ordered: tuple[Any, ...] = (*arrays[:known], arrays[known:])
+    given, made = arrays[: 7 + len(order.sight)], arrays[7 + len(order.sight) :]
+    ordered: tuple[Any, ...] = (*given[:7], given[7:], *made[:3], made[3:])
     return Refs(*ordered, **dict(zip(names, scratch, strict=True)))
 
   kernel = plgpu.kernel(
@@ -153,8 +156,12 @@ def gradients(
     ),
     interpret=interpret,
   )
-  d_query, d_key, d_value, *key_doubt = kernel(query, key, value, d_out, exponent, delta, leads)
-  d_query = _finished(d_query[:, : sizes.seq_q, :, : sizes.head_dim], geometry)
+  d_query, d_key, d_value, *key_doubt = kernel(
+    query, key, value, d_out, exponent, delta, order.leads, *order.sight
+  )
+  d_query = d_query[:, : sizes.seq_q, :, : sizes.head_dim] * rule.scale
+  if order.visited is not None:
+    d_query = jnp.where(order.visited[:, :, None, None], d_query, jnp.zeros_like(d_query))
   found = (
     d_query.astype(dtype),
     d_key[:, : sizes.seq_kv, :, : sizes.head_dim],
@@ -163,7 +170,10 @@ def gradients(
   if not key_doubt:
     return HopperGradients(*found)
   query_doubt = jnp.swapaxes(jnp.sum(d_query * 0.0, axis=-1), 1, 2)
-  return HopperGradients(*found, query_doubt, key_doubt[0][:, :, : sizes.seq_kv])
+  doubts = (query_doubt, key_doubt[0][:, :, : sizes.seq_kv])
+  if visible is not None and visible.exact is not None:
+    doubts = tuple(intervals.in_doubt_unless(visible.exact, x) for x in doubts)
+  return HopperGradients(*found, *doubts)
 
 
 def _geometry(
@@ -199,11 +209,32 @@ def _geometry(
   )
 
 
-def _finished(d_query: jax.Array, geometry: Geometry) -> jax.Array:
-  """Scaled; 0 where no tile of keys stored anything."""
-  scaled = d_query * geometry.rule.scale
-  _, visited = geometry.visits()
-  if visited.all():
-    return scaled
-  rows = jnp.asarray(np.repeat(visited, geometry.block_q)[: geometry.sizes.seq_q])
-  return jnp.where(rows[None, :, None, None], scaled, jnp.zeros_like(scaled))
+class _Order(NamedTuple):
+  """In which order tiles add to dQ, and what they walk where only the run knows it.
+
+  Attributes:
+    leads: `Refs.leads`.
+    sight: `Refs.sight`.
+    visited: bool [b, T], whether a tile adds to a query's dQ; None: to all.
+  """
+
+  leads: jax.Array
+  sight: tuple[jax.Array, ...]
+  visited: jax.Array | None
+
+
+def _order(geometry: Geometry, visible: intervals.Visibility | None) -> _Order:
+  block_q, seq_q = geometry.block_q, geometry.sizes.seq_q
+  if visible is None:
+    leads, visited = geometry.visits()
+    rows = None if visited.all() else jnp.asarray(np.repeat(visited, block_q)[None, :seq_q])
+    return _Order(jnp.asarray(leads), (), rows)
+  keys = visible.keys
+  # keys past the last one have weights, and add to dQ
+  walks = intervals.walks(keys, block=geometry.block_kv, other_block=block_q, whole=True)
+  before, comes = intervals.ranks(
+    walks, blocks=pl.cdiv(seq_q, block_q), descending=geometry.early_queries_first
+  )
+  missing = ((0, 0), (0, -keys.first.shape[1] % geometry.block_kv))
+  sight = (walks.table, *(jnp.pad(ends, missing) for ends in keys))
+  return _Order(before, sight, jnp.repeat(comes, block_q, axis=1)[:, :seq_q])

@@ -11,7 +11,7 @@ from hw_profiles.attention.warp_specialized import WGMMA_ROWS, gradient_slots
 from pallas_kernels.attention.masks import Band
 from pallas_kernels.attention.operands import Sizes
 from pallas_kernels.attention.rule import AttentionRule
-from pallas_kernels.attention.schedule import Region, TileOrder
+from pallas_kernels.attention.schedule import Region, TileOrder, regions_of
 from pallas_kernels.attention.softmax import LogitRule
 
 # Columns of the widest swizzle span of a 16-bit operand, which a window of K's columns is made of
@@ -75,12 +75,20 @@ class Geometry:
     """What queries see."""
     return self.rule.band.of(seq_q=self.sizes.seq_q, seq_kv=self.sizes.seq_kv)
 
-  def regions(self, block: Any) -> tuple[Region, ...]:
+  def regions(self, block: Any, walks: Any | None = None) -> tuple[Region, ...]:
     """Blocks of queries that a tile of keys walks.
+
+    Args:
+      block: The tile's block of keys.
+      walks: int32 [blocks of keys, 4], `intervals.Walks` of its sequence; None: the
+        band says it.
 
     No mask is needed for queries past the end, whose dO and delta are 0; keys
     past the end have weights, so that their block is masked in every step.
     """
+    if walks is not None:
+      own = walks.at[block]
+      return regions_of(*(own[i] for i in range(4)))
     first_key = block * self.block_kv
     turned = self.band.transposed()
     found = turned.key_blocks(first_key, block_q=self.block_kv, block_kv=self.block_q)

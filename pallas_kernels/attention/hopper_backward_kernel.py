@@ -55,6 +55,7 @@ from hw_profiles.capacity.warpgroups import FEWEST_REGISTERS, consumer_registers
 from pallas_kernels import compat
 from pallas_kernels.attention import softmax
 from pallas_kernels.attention.hopper_backward_geometry import Geometry
+from pallas_kernels.attention.hopper_columns import visible_columns
 from pallas_kernels.attention.schedule import Region, Tile
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.store import finish_stores
@@ -68,9 +69,12 @@ class Refs:
     query, key, value, d_out: [batch or 1, length, heads, head size] in global memory.
     stored: [batch, N, T], `softmax.stored_exponent` of L, in global memory.
     delta: [batch, N, T] in global memory.
-    leads: int32 [blocks of queries], the tile of keys that stores dQ of each, before others add.
+    leads: int32 [blocks of queries], the tile of keys that stores dQ of each, before others add;
+      where `walks` are given [b, blocks of keys, blocks of queries], how many add before a tile.
     d_query: float32 [batch, T, N, head size], dQ / scale, in global memory.
     d_key, d_value: [batch, S, K, head size] in global memory.
+    sight: None, or what is only known when run, in global memory: int32 [b, blocks of keys, 4],
+      `intervals.Walks`, and first and end of `intervals.Intervals` of the keys of whole tiles.
     doubt: float32 [batch, K, S]: NaN for keys of which a gradient is not finite, else 0,
       in global memory; none where every query sees all keys.
     k, v: [block_kv, head size] in shared memory.
@@ -92,6 +96,7 @@ class Refs:
   stored: Any
   delta: Any
   leads: Any
+  sight: tuple[Any, ...]
   d_query: Any
   d_key: Any
   d_value: Any
@@ -160,12 +165,19 @@ class _Program:
 
   def rank(self, block: Any) -> Any:
     """How many tiles of keys add to dQ of a block of queries before this one."""
+    if self.refs.sight:
+      before: Any = self.batch_of(self.refs.leads)[self.tile.block, block]
+      return before
     lead = self.refs.leads[block]
     return lead - self.tile.block if self.geometry.early_queries_first else self.tile.block - lead
 
   def batch_of(self, ref: Any) -> Any:
     """A global operand's part of this sequence."""
-    return ref.at[0 if ref.shape[0] == 1 else self.tile.batch]
+    return _at_batch(ref, self.tile.batch)
+
+
+def _at_batch(ref: Any, batch: Any) -> Any:
+  return ref.at[0 if ref.shape[0] == 1 else batch]
 
 
 def body(*flat: Any, refs_of: Callable[..., Refs], geometry: Geometry) -> None:
@@ -178,7 +190,9 @@ def body(*flat: Any, refs_of: Callable[..., Refs], geometry: Geometry) -> None:
       lax.convert_element_type(one.end, jnp.int32),
       one.masked,
     )
-    for one in geometry.regions(tile.block)
+    for one in geometry.regions(
+      tile.block, _at_batch(refs.sight[0], tile.batch) if refs.sight else None
+    )
   )
   rings = (
     *(StageRing(geometry.num_stages, *x) for x in (refs.q_ring, refs.d_o_ring)),
@@ -389,7 +403,8 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
     d_o_stage = program.d_o_ring.wait(step)
     plgpu.wgmma(d_weights_acc, refs.v.at[keys], compat.transposed_ref(refs.d_o.at[d_o_stage]))
     scores = logits.scores(_settled(scores_acc, in_flight=1))
-    seen = _visible(program, step, shape) if masked else None
+    sees = _seeing(program) if masked else ()
+    seen = _visible(program, step, shape, sees) if masked else None
     if seen is not None:
       scores = jnp.where(seen, scores, jnp.full_like(scores, -jnp.inf))
     weights = softmax.weights_again(scores, stored, exponent=logits.exponent)
@@ -405,7 +420,10 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
     slope = logits.slope(scores)
     if slope is not None:
       d_scores = d_scores * slope
-    if seen is not None:
+    if sees:
+      # by the weights, not by the mask, which would have to be kept until here
+      d_scores = jnp.where(weights != 0, d_scores, jnp.zeros_like(d_scores))
+    elif seen is not None:
       d_scores = jnp.where(seen, d_scores, jnp.zeros_like(d_scores))
     d_z = d_scores.astype(dtype)
 
@@ -465,11 +483,38 @@ def _settled(acc: Any, *, in_flight: int) -> jax.Array:
   return found
 
 
-def _visible(program: _Program, step: Any, shape: tuple[int, int]) -> jax.Array | None:
-  """Which queries see which of the warpgroup's keys, [keys, queries]; None: all that exist."""
+def _first_key(program: _Program) -> Any:
+  """The first of the warpgroup's keys."""
+  block_kv = program.geometry.block_kv
+  return program.tile.block * block_kv + lax.axis_index("warpgroup") * WGMMA_ROWS
+
+
+def _seeing(program: _Program) -> tuple[jax.Array, ...]:
+  """First query that sees each of the warpgroup's keys, and one past the last; none: the band's."""
+  keys = pl.ds(_first_key(program), WGMMA_ROWS)
+  interpreted = program.refs.scratch is not None
+  return tuple(
+    compat.load_elementwise(program.batch_of(ends).at[keys], interpreted=interpreted)
+    for ends in program.refs.sight[1:]
+  )
+
+
+def _visible(
+  program: _Program, step: Any, shape: tuple[int, int], sees: tuple[jax.Array, ...]
+) -> jax.Array | None:
+  """Which queries see which of the warpgroup's keys, [keys, queries]; None: all that exist.
+
+  Args:
+    program: The thread block.
+    step: Which queries.
+    shape: Of the result.
+    sees: What `_seeing` found.
+  """
   geometry = program.geometry
   _, block = program.at(step)
-  first_key = program.tile.block * geometry.block_kv + lax.axis_index("warpgroup") * WGMMA_ROWS
+  if sees:
+    return visible_columns(shape, *(ends - block * geometry.block_q for ends in sees))
+  first_key = _first_key(program)
   keys = lax.broadcasted_iota(jnp.int32, shape, 0)
   least, largest = geometry.band.offsets()
   conditions = []

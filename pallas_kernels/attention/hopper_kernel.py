@@ -38,6 +38,7 @@ from hw_profiles.attention.warp_specialized import takes_turns
 from hw_profiles.capacity.warpgroups import PRODUCER_REGISTERS, consumer_registers
 from pallas_kernels import compat
 from pallas_kernels.attention import schedule, softmax
+from pallas_kernels.attention.hopper_columns import split_columns, visible_columns
 from pallas_kernels.attention.masks import Band
 from pallas_kernels.attention.operands import Sizes
 from pallas_kernels.attention.rule import AttentionRule
@@ -47,9 +48,6 @@ from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.store import finish_stores
 
 Panels = tuple[jax.Array, ...]
-
-# columns of a wgmma's result between two that a thread holds side by side
-_NEIGHBOURS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,13 +98,24 @@ class Geometry:
     """What queries see."""
     return self.rule.band.of(seq_q=self.sizes.seq_q, seq_kv=self.sizes.seq_kv)
 
-  def regions(self, first_query: Any) -> tuple[Any, Any, tuple[Region, ...]]:
+  def regions(self, tile: schedule.Tile, walks: Any | None) -> tuple[Any, Any, tuple[Region, ...]]:
     """First block of keys, one past the last, and the regions that a tile walks.
 
     All its consumers walk the same. A tile that sees nothing walks one block,
     of which its mask leaves nothing.
+
+    Args:
+      tile: The tile.
+      walks: `Refs.walks`.
     """
     config = self.config
+    if walks is not None:
+      own = _at_batch(walks, tile.batch).at[tile.block]
+      first, full_first, full_end, end = (own[i] for i in range(4))
+      found = schedule.regions_of(first, full_first, full_end, end)
+      first = jnp.minimum(first, -(-self.sizes.seq_kv // config.block_kv) - 1)
+      return first, jnp.maximum(end, first + 1), found
+    first_query = tile.block * config.block_q
     blocks = self.band.key_blocks(first_query, block_q=config.block_q, block_kv=config.block_kv)
     walk = Walk.create(
       block=config.block_kv, extent=self.sizes.seq_kv, has_lengths=False, all_masked=False
@@ -149,6 +158,10 @@ class Refs:
     q_full, q_empty: Barriers of `q`.
     k_ring, v_ring: `full` and `empty` of the stages.
     turns: A barrier for each consumer: its turn to issue products. None for one.
+    walks: int32 [b, blocks of rows, 4] in global memory, `intervals.Walks`; None: the
+      band says it.
+    seen: int32 [b, rows of whole tiles], two of them in global memory, `intervals.Intervals`
+      of the rows.
   """
 
   agenda: Any
@@ -167,6 +180,8 @@ class Refs:
   k_ring: tuple[Any, Any]
   v_ring: tuple[Any, Any]
   turns: Any = None
+  walks: Any = None
+  seen: tuple[Any, ...] = ()
 
 
 def _at_batch(ref: Any, batch: Any) -> Any:
@@ -214,7 +229,7 @@ def _memory(refs: Refs, k_ring: StageRing, v_ring: StageRing, geometry: Geometry
 
   def load_tile(i: Any, steps: Any) -> Any:
     tile = _tile(refs, geometry, i)
-    first, end, _ = geometry.regions(tile.block * config.block_q)
+    first, end, _ = geometry.regions(tile, refs.walks)
     query = _at_batch(refs.query, tile.batch)
     head = tile.head // geometry.sizes.group
 
@@ -253,6 +268,18 @@ def _memory(refs: Refs, k_ring: StageRing, v_ring: StageRing, geometry: Geometry
   v_ring.drain(steps)
   for consumer in range(geometry.consumers):
     plgpu.barrier_wait(refs.q_empty.at[consumer])
+
+
+class _Rows(NamedTuple):
+  """A consumer's rows of a tile.
+
+  Attributes:
+    first: The first of them.
+    seen: First key that each sees, and one past the last; none where the band says it.
+  """
+
+  first: Any
+  seen: tuple[jax.Array, ...]
 
 
 class _Carry(NamedTuple):
@@ -330,7 +357,7 @@ def _consumer(
     return summed
 
   def weigh(
-    dots: jax.Array, peak: jax.Array, total: jax.Array, row: Any, block: Any, masked: bool
+    dots: jax.Array, peak: jax.Array, total: jax.Array, row: _Rows, block: Any, masked: bool
   ) -> softmax.Reweighed:
     scores = logits.scores(dots)
     if masked:
@@ -341,7 +368,7 @@ def _consumer(
     """`x` as a wgmma holds it; the interpreter has no layouts."""
     return x if interpreted else plgpu.layout_cast(x, plgpu.Layout.WGMMA)
 
-  def start_tile(row: Any, block: Any, step: Any) -> _Carry:
+  def start_tile(row: _Rows, block: Any, step: Any) -> _Carry:
     width = geometry.value_dim // geometry.value_panels
     peak, total, out = softmax.start(rows, width)
     if not interpreted:
@@ -351,7 +378,7 @@ def _consumer(
     outs = (as_scores(out),) * geometry.value_panels
     return _Carry(peak, total, outs, settle(weights.astype(dtype)))
 
-  def visit(carry: _Carry, row: Any, block: Any, step: Any, masked: bool) -> _Carry:
+  def visit(carry: _Carry, row: _Rows, block: Any, step: Any, masked: bool) -> _Carry:
     """Scores of `block` while the values of the one before are added."""
     peak, total, outs, weights = carry
     if interpreted:
@@ -393,16 +420,23 @@ def _consumer(
 
   def compute_tile(i: Any, steps: Any) -> Any:
     tile = _tile(refs, geometry, i)
-    first, end, regions = geometry.regions(tile.block * config.block_q)
+    first, end, regions = geometry.regions(tile, refs.walks)
     row = tile.block * config.block_q + warpgroup * rows
+    seen = tuple(
+      compat.load_elementwise(
+        _at_batch(ends, tile.batch).at[pl.ds(row, rows)], interpreted=interpreted
+      )
+      for ends in refs.seen
+    )
     plgpu.barrier_wait(refs.q_full.at[warpgroup])
-    carry = start_tile(row, first, steps)
+    rows_at = _Rows(row, seen)
+    carry = start_tile(rows_at, first, steps)
     rest = tuple(
       Region(jnp.maximum(region.first, first + 1), region.end, region.masked) for region in regions
     )
 
     def one(block: Any, carry: _Carry, masked: bool) -> _Carry:
-      return visit(carry, row, block, steps + block - first, masked)
+      return visit(carry, rows_at, block, steps + block - first, masked)
 
     peak, total, outs, weights = schedule.walk(rest, one, carry)
     plgpu.barrier_arrive(refs.q_empty.at[warpgroup])
@@ -437,18 +471,22 @@ def _consumer(
   finish_stores()
 
 
-def _masked(scores: jax.Array, geometry: Geometry, row: Any, first_key: Any) -> jax.Array:
-  """-inf where a key is not visible.
+def _masked(scores: jax.Array, geometry: Geometry, rows: _Rows, first_key: Any) -> jax.Array:
+  """-inf where a key is not visible."""
+  seen = (
+    visible_columns(scores.shape, *(ends - first_key for ends in rows.seen))
+    if rows.seen
+    else _in_band(scores.shape, geometry, rows.first, first_key)
+  )
+  return scores if seen is None else jnp.where(seen, scores, jnp.full_like(scores, -jnp.inf))
 
-  A thread holds two neighbouring columns in every eight. So a column is cut into
-  a multiple of 8, which is a constant of its register, and a rest, of which a
-  thread has two: what a register is compared with is the same for all of a row.
-  With whole columns the compiler keeps one for each register across the walk:
-  936 B of spills with 192 keys, 76 B with 128.
-  """
-  column = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
-  query = lax.broadcasted_iota(jnp.int32, scores.shape, 0)
-  coarse, fine = column & ~(_NEIGHBOURS - 1), column & (_NEIGHBOURS - 1)
+
+def _in_band(
+  shape: tuple[int, ...], geometry: Geometry, row: Any, first_key: Any
+) -> jax.Array | None:
+  """Whether keys from `first_key` on are visible to queries from `row` on; None: all are."""
+  coarse, fine = split_columns(shape)
+  query = lax.broadcasted_iota(jnp.int32, shape, 0)
   least, largest = geometry.band.offsets()
   # of the block's first key from the rows' first query
   base = first_key - row
@@ -459,6 +497,4 @@ def _masked(scores: jax.Array, geometry: Geometry, row: Any, first_key: Any) -> 
     seen.append(coarse >= query + (least - base) - fine)
   if largest is not None:
     seen.append(coarse <= query + (largest - base) - fine)
-  if not seen:
-    return scores
-  return jnp.where(functools.reduce(lax.bitwise_and, seen), scores, jnp.full_like(scores, -jnp.inf))
+  return functools.reduce(lax.bitwise_and, seen) if seen else None

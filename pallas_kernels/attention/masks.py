@@ -92,8 +92,8 @@ class Band:
     """Least and largest `key - query` of what is visible among used keys; None: any."""
     return mask.key_offsets(left=self.left, right=self.right, shift=self.shift)
 
-  def visible(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-    """Whether queries see keys: positions of shapes that broadcast."""
+  def interval(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """First key that queries see and one past the last; equal where they see none."""
     with jax.numpy_dtype_promotion("standard"):
       first, end = mask.visible_keys(
         queries,
@@ -104,7 +104,12 @@ class Band:
         arithmetic=TRACED,
       )
       # queries past the last one see nothing
-      end = jnp.where(queries < self.seq_q, end, first)
+      return first, jnp.where(queries < self.seq_q, end, first)
+
+  def visible(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+    """Whether queries see keys: positions of shapes that broadcast."""
+    first, end = self.interval(queries)
+    with jax.numpy_dtype_promotion("standard"):
       return (keys >= first) & (keys < end)
 
 

@@ -76,6 +76,15 @@ class Walk:
     return tuple(found)
 
 
+def regions_of(first: Any, full_first: Any, full_end: Any, end: Any) -> tuple[Region, ...]:
+  """The regions of `KeyBlocks` of which nothing is known when traced."""
+  return (
+    Region(first, full_first, masked=True),
+    Region(full_first, full_end, masked=False),
+    Region(full_end, end, masked=True),
+  )
+
+
 def walk(regions: tuple[Region, ...], body: Callable[[Any, Any, bool], Any], carry: Any) -> Any:
   """`carry = body(block, carry, masked)` over all blocks of all regions."""
   for region in regions:

@@ -56,7 +56,7 @@ class Support:
       if option not in self.optional and getattr(operands, field) is not None
     ]
     if given:
-      return Refusal("option", f"{', '.join(given)}: not in the Hopper kernel")
+      return Refusal("option", f"{', '.join(given)}: not in this kernel")
     limit, sizes = self.largest_head_dim, operands.sizes
     largest = max(sizes.head_dim, sizes.value_dim)
     if limit is not None and largest > limit:
@@ -69,7 +69,7 @@ _PORTABLE = ("float32", "bfloat16", "float16")
 _HOPPER = Support(
   "Hopper, JAX from 0.11",
   warp_specialized.SUPPORTED_DTYPES,
-  frozenset(),
+  frozenset({"sequence lengths", "segment ids"}),
   warp_specialized.WGMMA_MAX_COLUMNS,
 )
 _TRITON = Support("NVIDIA GPUs", _PORTABLE, _ALL)

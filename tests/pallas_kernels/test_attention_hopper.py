@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,8 +80,8 @@ def test_a_jax_version_without_carried_arrays_is_refused_by_name():
 def test_what_the_kernel_lacks_is_refused_by_name():
   operands = Case("", (1, 64, 64, 1, 1, 64, 64), "bfloat16").arrays(np.random.default_rng(0))
   for options, message in (
-    ({"key_value_seq_lengths": jnp.asarray([3])}, r"key_lengths: not in the Hopper kernel"),
-    ({"mask": jnp.ones((64, 64), bool)}, r"mask: not in the Hopper kernel"),
+    ({"bias": jnp.zeros((64, 64))}, r"bias: not in this kernel"),
+    ({"mask": jnp.ones((64, 64), bool)}, r"mask: not in this kernel"),
   ):
     if not compat.CARRIES_ARRAYS:
       message = "jax 0"
@@ -107,8 +108,29 @@ def test_what_the_kernel_lacks_is_refused_by_name():
       ),
       (64, 32, 2),
     ),
+    # one sequence is empty, another ends inside a block; what they see differs
+    (
+      Case(
+        "lengths",
+        (3, 72, 70, 1, 1, 32, 32),
+        "bfloat16",
+        lengths=((72, 33, 5), (40, 64, 0)),
+        options=TO_THE_END,
+      ),
+      (64, 32, 2),
+    ),
+    (
+      Case(
+        "packed",
+        (2, 100, 90, 2, 1, 32, 32),
+        "bfloat16",
+        segments=3,
+        lengths=((100, 71), (90, 60)),
+      ),
+      (64, 32, 2),
+    ),
   ],
-  ids=["two consumers", "one consumer"],
+  ids=["two consumers", "one consumer", "lengths", "packed"],
 )
 def test_interpreted_without_races_inside_the_bound(case, config, rng, races):
   arrays = case.arrays(rng)
@@ -131,6 +153,40 @@ def test_what_a_value_that_a_row_does_not_see_holds_never_reaches_it(special, rn
   assert np.isfinite(out[:, :40]).all()
   assert not np.isfinite(out[:, 40:]).any()
   assert_inside_bound(case, arrays, result, "mosaic_gpu_interpret")
+
+
+@carries_arrays
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="compiled on this machine")
+def test_what_unused_slots_hold_never_reaches_a_result(rng):
+  assert_unused_slots_never_reach("mosaic_gpu_interpret", AttentionConfig(64, 32, 2), rng)
+
+
+def assert_unused_slots_never_reach(implementation, config, rng) -> None:
+  """NaN past the used lengths leaves results inside the bound of those without it."""
+  case = Case("unused", (2, 70, 72, 1, 1, 32, 32), "bfloat16", lengths=((70, 30), (33, 72)))
+  arrays = case.arrays(rng)
+  run = jax.jit(case.call(implementation, config=config))
+  dirty = dict(arrays)
+  for name, used in zip(("query", "key", "value"), (0, 1, 1), strict=True):
+    for batch, length in enumerate(case.lengths[used]):
+      dirty[name] = dirty[name].at[batch, length:].set(np.nan)
+  assert_inside_bound(case, arrays, run(**dirty), implementation)
+
+
+@carries_arrays
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="compiled on this machine")
+def test_segment_ids_that_come_back_are_right_all_the_same(rng):
+  assert_ids_that_come_back_are_right("mosaic_gpu_interpret", AttentionConfig(64, 32, 2), rng)
+
+
+def assert_ids_that_come_back_are_right(implementation, config, rng) -> None:
+  """An id in two runs of one sequence of two."""
+  case = Case("back", (2, 70, 70, 1, 1, 32, 32), "bfloat16", segments=3)
+  arrays = case.arrays(rng)
+  for name in ("query_segment_ids", "key_value_segment_ids"):
+    arrays[name] = arrays[name].at[1, 60:].set(arrays[name][1, 0])
+  result = jax.jit(case.call(implementation, config=config))(**arrays)
+  assert_inside_bound(case, arrays, result, implementation)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 7])
@@ -170,3 +226,52 @@ def test_on_a_gpu(options, lengths, sizes, dtype, rng):
   again = run(**arrays)
   for one, other in zip(result, again, strict=True):
     np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+PACKED = [
+  Case(
+    f"{name} {lengths} {sizes}",
+    (3, *lengths, *heads, *sizes),
+    dtype,
+    segments=segments,
+    lengths=used,
+    options=options,
+  )
+  for name, segments, share, options in (
+    ("lengths", None, (1.0, 0.4, 0.0), {}),
+    ("causal lengths", None, (1.0, 0.7, 0.1), TO_THE_END),
+    ("packed", 4, None, {"is_causal": True, "causal_alignment": "top_left"}),
+    ("packed lengths", 3, (0.9, 1.0, 0.5), {"logits_soft_cap": 5.0}),
+    (
+      "window",
+      2,
+      (1.0, 0.3, 0.8),
+      {"local_window_size": (100, 30), "causal_alignment": "top_left"},
+    ),
+  )
+  for lengths in ((256, 256), (300, 333), (1, 500), (513, 129))
+  for used in (
+    None if share is None else tuple(tuple(int(x * one) for x in share) for one in lengths),
+  )
+  for sizes, heads, dtype in (
+    ((64, 64), (4, 2), "bfloat16"),
+    ((128, 128), (4, 1), "float16"),
+    ((72, 40), (2, 2), "bfloat16"),
+  )
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", PACKED, ids=str)
+def test_lengths_and_segments_on_a_gpu(case, rng):
+  arrays = case.arrays(rng)
+  run = jax.jit(case.call("mosaic_gpu"))
+  result = run(**arrays)
+  assert_inside_bound(case, arrays, result, "mosaic_gpu")
+  chex.assert_trees_all_equal(run(**arrays), result)
+
+
+@pytest.mark.gpu
+def test_unused_slots_and_ids_that_come_back_on_a_gpu(rng):
+  assert_unused_slots_never_reach("mosaic_gpu", None, rng)
+  assert_ids_that_come_back_are_right("mosaic_gpu", None, rng)

@@ -128,6 +128,14 @@ def test_interpreted_without_races_inside_the_bound(case, rng, races):
       "float16",
       options={**WINDOW, "local_window_size": (60, 9), "logits_soft_cap": 2.0},
     ),
+    Case(
+      "lengths",
+      (3, 140, 130, 1, 1, 32, 32),
+      "bfloat16",
+      lengths=((140, 60, 7), (70, 130, 0)),
+      options=TO_THE_END,
+    ),
+    Case("packed", (1, 140, 150, 2, 1, 32, 32), "bfloat16", segments=3, lengths=((130,), (141,))),
   ],
   ids=str,
 )
@@ -141,6 +149,46 @@ def test_late_queries_come_first_where_not_all_tiles_run_at_once(rng, monkeypatc
   monkeypatch.setattr(hopper_backward, "FEW_TILES", 0)
   case = Case("causal", (1, 130, 140, 2, 1, 64, 64), "bfloat16", options=TO_THE_END)
   assert_interpreted_inside_the_bound(case, rng)
+
+
+@carries_arrays
+@interpreted
+def test_segment_ids_that_come_back_have_right_gradients(rng):
+  assert_ids_that_come_back_are_right("mosaic_gpu_interpret", ONE_CONSUMER, rng)
+
+
+def assert_ids_that_come_back_are_right(implementation, config, rng) -> None:
+  """An id in two runs of one sequence of two."""
+  case = Case("back", (2, 130, 130, 1, 1, 32, 32), "bfloat16", segments=3)
+  arrays, d_out = case.arrays(rng), random_d_out(case, rng)
+  for name in ("query_segment_ids", "key_value_segment_ids"):
+    arrays[name] = arrays[name].at[1, 100:].set(arrays[name][1, 0])
+  call = case.call(implementation, config=config)
+  actual = jax.jit(lambda *x: gradients(call, *x))(arrays, d_out)
+  assert_gradients_inside_bound(case, arrays, d_out, actual, implementation)
+
+
+@carries_arrays
+@interpreted
+def test_what_unused_slots_hold_never_reaches_a_gradient(rng):
+  assert_unused_slots_never_reach("mosaic_gpu_interpret", ONE_CONSUMER, rng)
+
+
+def assert_unused_slots_never_reach(implementation, config, rng) -> None:
+  """NaN past the used lengths leaves gradients inside the bound, and those there 0."""
+  case = Case("unused", (2, 130, 132, 1, 1, 32, 32), "bfloat16", lengths=((130, 60), (70, 132)))
+  arrays, d_out = case.arrays(rng), random_d_out(case, rng)
+  call = case.call(implementation, config=config)
+  run = jax.jit(lambda *x: gradients(call, *x))
+  dirty = dict(arrays)
+  for name, used in zip(DIFFERENTIATED, (0, 1, 1), strict=True):
+    for batch, length in enumerate(case.lengths[used]):
+      dirty[name] = dirty[name].at[batch, length:].set(np.nan)
+  found = run(dirty, d_out)
+  assert_gradients_inside_bound(case, arrays, d_out, found, implementation)
+  for name, used in zip(DIFFERENTIATED, (0, 1, 1), strict=True):
+    for batch, length in enumerate(case.lengths[used]):
+      assert not np.asarray(found[name][batch, length:], np.float32).any()
 
 
 def assert_interpreted_inside_the_bound(case: Case, rng) -> None:
@@ -218,3 +266,45 @@ def test_on_a_gpu(case, rng):
 @pytest.mark.parametrize(("name", "special"), [("key", np.nan), ("key", np.inf), ("value", np.nan)])
 def test_no_leak_on_a_gpu(name, special, rng):
   assert_no_leak("mosaic_gpu", None, (2, 300, 333, 4, 2, 128, 128), name, special, rng)
+
+
+PACKED = [
+  Case(
+    f"{name} {lengths} {sizes}",
+    (3, *lengths, *heads, *sizes),
+    dtype,
+    segments=segments,
+    lengths=None if share is None else tuple(tuple(int(x * one) for x in share) for one in lengths),
+    options=options,
+  )
+  for name, segments, share, options in (
+    ("lengths", None, (1.0, 0.4, 0.0), {}),
+    ("causal lengths", None, (1.0, 0.7, 0.1), TO_THE_END),
+    ("packed", 4, None, {"is_causal": True, "causal_alignment": "top_left"}),
+    ("packed lengths", 3, (0.9, 1.0, 0.5), {**WINDOW, "logits_soft_cap": 5.0}),
+  )
+  for lengths in ((256, 256), (300, 333), (513, 129))
+  for sizes, heads, dtype in (
+    ((64, 64), (4, 2), "bfloat16"),
+    ((128, 128), (4, 1), "float16"),
+    ((72, 40), (2, 2), "bfloat16"),
+  )
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", PACKED, ids=str)
+def test_lengths_and_segments_on_a_gpu(case, rng):
+  arrays, d_out = case.arrays(rng), random_d_out(case, rng)
+  call = case.call("mosaic_gpu")
+  run = jax.jit(lambda *x: gradients(call, *x))
+  actual = run(arrays, d_out)
+  assert_gradients_inside_bound(case, arrays, d_out, actual, "mosaic_gpu")
+  for _ in range(3):
+    chex.assert_trees_all_equal(actual, run(arrays, d_out))
+
+
+@pytest.mark.gpu
+def test_unused_slots_and_ids_that_come_back_on_a_gpu(rng):
+  assert_unused_slots_never_reach("mosaic_gpu", None, rng)
+  assert_ids_that_come_back_are_right("mosaic_gpu", None, rng)
