@@ -11,7 +11,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from hw_profiles import AttentionConfig
 from hw_profiles.attention.warp_specialized import WGMMA_ROWS
 from pallas_kernels import sharding
-from pallas_kernels.attention import intervals
+from pallas_kernels.attention import intervals, schedule
 from pallas_kernels.attention.hopper_kernel import Geometry, Refs, Stored, body
 from pallas_kernels.attention.hopper_layout import ROWS, PanelLayout, needs_rows, pad_operands
 from pallas_kernels.attention.operands import AttentionOperands
@@ -72,7 +72,7 @@ def attention(
   by_rows = needs_rows(sizes.seq_q, sizes.seq_kv)
   visible = None
   if intervals.are_needed(operands):
-    visible = intervals.visibility(rule.band, operands)
+    visible = intervals.visibility(rule.band, operands, interpret=interpret is not None)
   # the interpreter copies by tiles
   operands = pad_operands(operands, rows=ROWS if interpreted else 1)
   stored = operands.sizes
@@ -113,7 +113,17 @@ def attention(
     operands.query,
   )
   vector_types = (vector,) if rule.band.is_open and visible is None else (vector, vector)
-  sight = () if visible is None else _sight(visible.queries, config)
+  sight: tuple[jax.Array, ...] = ()
+  agenda = jnp.asarray(geometry.agenda())
+  if visible is not None:
+    sight = _sight(visible.queries, config)
+    walks = sight[0]
+    agenda = schedule.dealt_agenda(
+      # a tile that sees nothing walks a block; and its ends take as long as one
+      jnp.maximum(walks[..., 3] - walks[..., 0], 1) + 1,
+      geometry.order,
+      blocks=geometry.blocks,
+    )
 
   def refs_of(*flat: Any) -> Refs:
     looks, flat = flat[4 : 4 + len(sight)], (*flat[:4], *flat[4 + len(sight) :])
@@ -164,9 +174,7 @@ def attention(
     ),
     interpret=interpret,
   )
-  out, *vectors = kernel(
-    jnp.asarray(geometry.agenda()), operands.query, operands.key, operands.value, *sight
-  )
+  out, *vectors = kernel(agenda, operands.query, operands.key, operands.value, *sight)
   residual, *doubt = (x[:, :, : sizes.seq_q] for x in vectors)
   if visible is not None and visible.exact is not None:
     doubt = [intervals.in_doubt_unless(visible.exact, x) for x in doubt]

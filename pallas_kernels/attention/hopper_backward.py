@@ -89,7 +89,7 @@ def gradients(
   delta = jnp.pad(upstream.delta, missing)
   visible = None
   if intervals.are_needed(operands):
-    visible = intervals.visibility(rule.band, operands)
+    visible = intervals.visibility(rule.band, operands, interpret=interpret is not None)
   order = _order(geometry, visible)
   block_q, block_kv, stages = geometry.block_q, geometry.block_kv, geometry.num_stages
   consumers, slots = geometry.consumers, geometry.slots

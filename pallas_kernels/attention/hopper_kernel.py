@@ -16,6 +16,9 @@ other. Its warpgroups have one role each:
                and in the end O and L through shared memory, which TMA stores
                while the next tile is computed
 
+What rows see is the band of the call, known when traced, or, with lengths or
+segment ids, an interval a row that is computed before (`intervals`).
+
 So a consumer's exponentials run under its own products, and where consumers
 take turns at issuing, under each other's. Walks of a ring are counted across
 tiles: the memory warpgroup does not stop at their borders.

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.attention.masks import Band, BandRule
 from pallas_kernels.attention.operands import AttentionOperands
+from pallas_kernels.attention.segment_runs import segment_runs
 
 
 class Intervals(NamedTuple):
@@ -76,8 +77,14 @@ def are_needed(operands: AttentionOperands) -> bool:
   )
 
 
-def visibility(rule: BandRule, operands: AttentionOperands) -> Visibility:
-  """The intervals of a call with lengths or segment ids."""
+def visibility(rule: BandRule, operands: AttentionOperands, *, interpret: bool) -> Visibility:
+  """The intervals of a call with lengths or segment ids.
+
+  Args:
+    rule: What positions say.
+    operands: The arrays.
+    interpret: Whether the Pallas interpreter runs the kernel that looks for ids.
+  """
   sizes = operands.sizes
   used_queries = _used(operands.query_lengths, sizes.seq_q)
   used_keys = _used(operands.key_lengths, sizes.seq_kv)
@@ -87,11 +94,10 @@ def visibility(rule: BandRule, operands: AttentionOperands) -> Visibility:
   keys = _intervals(band.transposed(), positions[1])
   if operands.query_segments is None or operands.key_segments is None:
     return Visibility(queries, keys, None)
-  # a key past the used ones has no id
-  of_queries = _Side(operands.query_segments, positions[0] < used_queries)
-  of_keys = _Side(operands.key_segments, positions[1] < used_keys)
-  seen, seen_exact = _runs(of_queries, of_keys)
-  seeing, seeing_exact = _runs(of_keys, of_queries)
+  of_queries = _Side(operands.query_segments, used_queries)
+  of_keys = _Side(operands.key_segments, used_keys)
+  seen, seen_exact = _runs(of_queries, of_keys, interpret=interpret)
+  seeing, seeing_exact = _runs(of_keys, of_queries, interpret=interpret)
   return Visibility(_meet(queries, seen), _meet(keys, seeing), seen_exact & seeing_exact)
 
 
@@ -146,7 +152,7 @@ def in_doubt_unless(exact: jax.Array, doubt: jax.Array) -> jax.Array:
 
 
 class _Side(NamedTuple):
-  """Segment ids [b, rows], and whether rows are used."""
+  """Segment ids [b, rows], of which the first `used` [b, 1] count."""
 
   ids: jax.Array
   used: jax.Array
@@ -164,16 +170,16 @@ def _used(lengths: jax.Array | None, size: int) -> jax.Array:
   return jnp.clip(lengths, 0, size).astype(jnp.int32)[:, None]
 
 
-def _runs(rows: _Side, others: _Side) -> tuple[Intervals, jax.Array]:
+def _runs(rows: _Side, others: _Side, *, interpret: bool) -> tuple[Intervals, jax.Array]:
   """The hull of the positions that have a row's id, and whether they are all of it, [b]."""
-  same = (rows.ids[:, :, None] == others.ids[:, None, :]) & others.used[:, None, :]
-  count = same.shape[2]
-  position = jnp.arange(count, dtype=jnp.int32)
-  first = jnp.min(jnp.where(same, position, jnp.int32(count)), axis=2)
-  end = jnp.max(jnp.where(same, position + 1, jnp.int32(0)), axis=2)
-  found = jnp.sum(same, axis=2, dtype=jnp.int32)
-  exact = (found == 0) | (found == end - first) | ~rows.used
-  return Intervals(jnp.minimum(first, end), end), jnp.all(exact, axis=1)
+  batch = max(x.shape[0] for x in (*rows, *others))
+  ids = (jnp.broadcast_to(side.ids, (batch, side.ids.shape[1])) for side in (rows, others))
+  used = jnp.broadcast_to(others.used[:, 0], (batch,))
+  found = segment_runs(*ids, used, interpret=interpret)
+  position = jnp.arange(rows.ids.shape[1], dtype=jnp.int32)
+  counts = position < rows.used
+  exact = (found.found == found.end - found.first) | ~counts
+  return Intervals(found.first, found.end), jnp.all(exact, axis=1)
 
 
 def _meet(one: Intervals, other: Intervals) -> Intervals:

@@ -1,13 +1,18 @@
 """What rows see as intervals, from lengths and segment ids, against the pairs themselves."""
 
+import itertools
+
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.attention import intervals
+from pallas_kernels.attention import intervals, schedule
 from pallas_kernels.attention.masks import BandRule
 from pallas_kernels.attention.operands import AttentionOperands
+from pallas_kernels.attention.schedule import TileOrder
+from pallas_kernels.attention.segment_runs import segment_runs
 
 BATCH, SEQ_Q, SEQ_KV = 3, 37, 50
 BANDS = {
@@ -41,6 +46,10 @@ def operands(rng, *, lengths=None, segments=False, ids=None):
     ids = ids or (packed(rng, SEQ_Q), packed(rng, SEQ_KV))
     found = found._replace(query_segments=jnp.asarray(ids[0]), key_segments=jnp.asarray(ids[1]))
   return found
+
+
+def visibility(rule, given):
+  return intervals.visibility(rule, given, interpret=jax.default_backend() == "cpu")
 
 
 def pairs(rule, given):
@@ -81,7 +90,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_both_sides_have_exactly_the_visible_pairs(band, case, rng):
   given = operands(rng, **CASES[case])
-  found = intervals.visibility(BANDS[band], given)
+  found = visibility(BANDS[band], given)
   expected = pairs(BANDS[band], given)
   np.testing.assert_array_equal(covered(found.queries, SEQ_KV), expected)
   np.testing.assert_array_equal(covered(found.keys, SEQ_Q), expected.swapaxes(1, 2))
@@ -92,7 +101,7 @@ def test_an_id_in_two_runs_is_told_and_its_hull_covers_what_is_seen(rng):
   ids = packed(rng, SEQ_Q), packed(rng, SEQ_KV)
   ids[1][1, -1] = 7  # the first segment's id once more, after the padding
   given = operands(rng, ids=ids)
-  found = intervals.visibility(BandRule(), given)
+  found = visibility(BandRule(), given)
   np.testing.assert_array_equal(np.asarray(found.exact), [True, False, True])
   assert (covered(found.queries, SEQ_KV) | ~pairs(BandRule(), given)).all()
 
@@ -101,7 +110,7 @@ def test_ids_past_the_used_lengths_do_not_count(rng):
   ids = packed(rng, SEQ_Q), packed(rng, SEQ_KV)
   ids[1][:, -1] = 7
   given = operands(rng, ids=ids, lengths=([SEQ_Q] * BATCH, [SEQ_KV - 1] * BATCH))
-  assert np.asarray(intervals.visibility(BandRule(), given).exact).all()
+  assert np.asarray(visibility(BandRule(), given).exact).all()
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["edge", "whole"])
@@ -111,7 +120,7 @@ def test_walks_visit_all_that_is_seen_and_mask_all_that_is_not(band, whole, rng)
   seen = pairs(BANDS[band], given)
   block, other = 8, 16
   found = intervals.walks(
-    intervals.visibility(BANDS[band], given).queries, block=block, other_block=other, whole=whole
+    visibility(BANDS[band], given).queries, block=block, other_block=other, whole=whole
   )
   table = np.broadcast_to(found.table, (BATCH, *found.table.shape[1:]))
   for (batch, tile), (first, full_first, full_end, end) in zip(
@@ -133,7 +142,7 @@ def test_walks_visit_all_that_is_seen_and_mask_all_that_is_not(band, whole, rng)
 @pytest.mark.parametrize("descending", [False, True])
 def test_ranks_count_the_blocks_that_come_before(descending, rng):
   walks = intervals.walks(
-    intervals.visibility(BANDS["window"], operands(rng, lengths=RAGGED)).keys,
+    visibility(BANDS["window"], operands(rng, lengths=RAGGED)).keys,
     block=8,
     other_block=8,
     whole=True,
@@ -151,3 +160,31 @@ def test_ranks_count_the_blocks_that_come_before(descending, rng):
       order = walking[::-1] if descending else walking
       assert [int(before[batch, tile, other]) for tile in order] == list(range(len(order)))
       assert bool(comes[batch, other]) == bool(walking)
+
+
+def test_ids_are_found_through_many_blocks(rng):
+  rows = np.repeat([4, 9, 1, 0], [200, 90, 300, 43])[None]
+  others = np.repeat([9, 4, 1, 0], [400, 1, 222, 150])[None]
+  used = 700
+  found = segment_runs(
+    *(jnp.asarray(x, jnp.int32) for x in (rows, others)),
+    jnp.asarray([used], jnp.int32),
+    interpret=jax.default_backend() == "cpu",
+  )
+  expected = {9: (0, 400), 4: (400, 401), 1: (401, 623), 0: (623, used)}
+  for row, (first, end, count) in zip(rows[0], np.stack(found)[:, 0].T, strict=True):
+    assert (first, end, count) == (*expected[row], expected[row][1] - expected[row][0])
+
+
+@pytest.mark.parametrize("blocks", [1, 5, 132])
+def test_work_that_is_known_when_run_is_dealt_out_whole_and_evenly(blocks, rng):
+  order = TileOrder.create(batch=2, heads=8, sharing=1, blocks=32, walked_bytes=4 << 20, grows=True)
+  work = np.stack([np.arange(1, 33), np.minimum(np.arange(1, 33), 9)]).astype(np.int32)
+  dealt = np.asarray(schedule.dealt_agenda(jnp.asarray(work), order, blocks=blocks))
+  programs = [dealt[1 : 1 + dealt[0, block], block] for block in range(blocks)]
+  assert sorted(itertools.chain(*programs)) == list(range(order.programs))
+  times = [
+    sum(work[order.tile(int(x)).batch, order.tile(int(x)).block] for x in one) for one in programs
+  ]
+  # no block is more than half a longest tile behind the mean
+  assert max(times) - sum(times) / blocks <= work.max() / 2
