@@ -170,9 +170,9 @@ def gradients(
   if not key_doubt:
     return HopperGradients(*found)
   query_doubt = jnp.swapaxes(jnp.sum(d_query * 0.0, axis=-1), 1, 2)
-  doubts = (query_doubt, key_doubt[0][:, :, : sizes.seq_kv])
+  doubts = [query_doubt, key_doubt[0][:, :, : sizes.seq_kv]]
   if visible is not None and visible.exact is not None:
-    doubts = tuple(intervals.in_doubt_unless(visible.exact, x) for x in doubts)
+    doubts = [intervals.in_doubt_unless(visible.exact, x) for x in doubts]
   return HopperGradients(*found, *doubts)
 
 

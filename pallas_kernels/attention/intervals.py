@@ -173,9 +173,12 @@ def _used(lengths: jax.Array | None, size: int) -> jax.Array:
 def _runs(rows: _Side, others: _Side, *, interpret: bool) -> tuple[Intervals, jax.Array]:
   """The hull of the positions that have a row's id, and whether they are all of it, [b]."""
   batch = max(x.shape[0] for x in (*rows, *others))
-  ids = (jnp.broadcast_to(side.ids, (batch, side.ids.shape[1])) for side in (rows, others))
-  used = jnp.broadcast_to(others.used[:, 0], (batch,))
-  found = segment_runs(*ids, used, interpret=interpret)
+  found = segment_runs(
+    jnp.broadcast_to(rows.ids, (batch, rows.ids.shape[1])),
+    jnp.broadcast_to(others.ids, (batch, others.ids.shape[1])),
+    jnp.broadcast_to(others.used[:, 0], (batch,)),
+    interpret=interpret,
+  )
   position = jnp.arange(rows.ids.shape[1], dtype=jnp.int32)
   counts = position < rows.used
   exact = (found.found == found.end - found.first) | ~counts
