@@ -72,7 +72,7 @@ def attention(
   by_rows = needs_rows(sizes.seq_q, sizes.seq_kv)
   visible = None
   if intervals.are_needed(operands):
-    visible = intervals.visibility(rule.band, operands, interpret=interpret is not None)
+    visible = intervals.of_queries(rule.band, operands, interpret=interpret is not None)
   # the interpreter copies by tiles
   operands = pad_operands(operands, rows=ROWS if interpreted else 1)
   stored = operands.sizes
@@ -116,7 +116,7 @@ def attention(
   sight: tuple[jax.Array, ...] = ()
   agenda = jnp.asarray(geometry.agenda())
   if visible is not None:
-    sight = _sight(visible.queries, config)
+    sight = _sight(visible.seen, config)
     walks = sight[0]
     agenda = schedule.dealt_agenda(
       # a tile that sees nothing walks a block; and its ends take as long as one

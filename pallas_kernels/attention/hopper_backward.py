@@ -89,7 +89,7 @@ def gradients(
   delta = jnp.pad(upstream.delta, missing)
   visible = None
   if intervals.are_needed(operands):
-    visible = intervals.visibility(rule.band, operands, interpret=interpret is not None)
+    visible = intervals.of_keys(rule.band, operands, interpret=interpret is not None)
   order = _order(geometry, visible)
   block_q, block_kv, stages = geometry.block_q, geometry.block_kv, geometry.num_stages
   consumers, slots = geometry.consumers, geometry.slots
@@ -223,13 +223,13 @@ class _Order(NamedTuple):
   visited: jax.Array | None
 
 
-def _order(geometry: Geometry, visible: intervals.Visibility | None) -> _Order:
+def _order(geometry: Geometry, visible: intervals.Sight | None) -> _Order:
   block_q, seq_q = geometry.block_q, geometry.sizes.seq_q
   if visible is None:
     leads, visited = geometry.visits()
     rows = None if visited.all() else jnp.asarray(np.repeat(visited, block_q)[None, :seq_q])
     return _Order(jnp.asarray(leads), (), rows)
-  keys = visible.keys
+  keys = visible.seen
   # keys past the last one have weights, and add to dQ
   walks = intervals.walks(keys, block=geometry.block_kv, other_block=block_q, whole=True)
   before, comes = intervals.ranks(

@@ -36,17 +36,15 @@ class Intervals(NamedTuple):
   end: jax.Array
 
 
-class Visibility(NamedTuple):
-  """The same pairs from both sides.
+class Sight(NamedTuple):
+  """What all rows of one side see of the other.
 
   Attributes:
-    queries: The keys that each query sees.
-    keys: The queries that see each key.
-    exact: bool [b], whether the intervals are what is seen, and no more; None: all are.
+    seen: The intervals.
+    exact: bool [b], whether they are what is seen, and no more; None: they are.
   """
 
-  queries: Intervals
-  keys: Intervals
+  seen: Intervals
   exact: jax.Array | None
 
 
@@ -77,28 +75,23 @@ def are_needed(operands: AttentionOperands) -> bool:
   )
 
 
-def visibility(rule: BandRule, operands: AttentionOperands, *, interpret: bool) -> Visibility:
-  """The intervals of a call with lengths or segment ids.
+def of_queries(rule: BandRule, operands: AttentionOperands, *, interpret: bool) -> Sight:
+  """The keys that queries see, in a call with lengths or segment ids.
 
   Args:
     rule: What positions say.
     operands: The arrays.
     interpret: Whether the Pallas interpreter runs the kernel that looks for ids.
   """
-  sizes = operands.sizes
-  used_queries = _used(operands.query_lengths, sizes.seq_q)
-  used_keys = _used(operands.key_lengths, sizes.seq_kv)
-  band = rule.of(seq_q=used_queries, seq_kv=used_keys)
-  positions = [jnp.arange(size, dtype=jnp.int32)[None] for size in (sizes.seq_q, sizes.seq_kv)]
-  queries = _intervals(band, positions[0])
-  keys = _intervals(band.transposed(), positions[1])
-  if operands.query_segments is None or operands.key_segments is None:
-    return Visibility(queries, keys, None)
-  of_queries = _Side(operands.query_segments, used_queries)
-  of_keys = _Side(operands.key_segments, used_keys)
-  seen, seen_exact = _runs(of_queries, of_keys, interpret=interpret)
-  seeing, seeing_exact = _runs(of_keys, of_queries, interpret=interpret)
-  return Visibility(_meet(queries, seen), _meet(keys, seeing), seen_exact & seeing_exact)
+  queries, keys = _sides(operands)
+  return _sight(_band(rule, queries, keys), queries, keys, interpret=interpret)
+
+
+def of_keys(rule: BandRule, operands: AttentionOperands, *, interpret: bool) -> Sight:
+  """The queries that see keys; as `of_queries`."""
+  queries, keys = _sides(operands)
+  band = _band(rule, queries, keys).transposed()
+  return _sight(band, keys, queries, interpret=interpret)
 
 
 def walks(intervals: Intervals, *, block: int, other_block: int, whole: bool) -> Walks:
@@ -152,15 +145,20 @@ def in_doubt_unless(exact: jax.Array, doubt: jax.Array) -> jax.Array:
 
 
 class _Side(NamedTuple):
-  """Segment ids [b, rows], of which the first `used` [b, 1] count."""
+  """Rows of one side, of which the first `used` [b, 1] count, and their segment ids [b, rows]."""
 
-  ids: jax.Array
+  size: int
   used: jax.Array
+  ids: jax.Array | None
 
 
-def _intervals(band: Band, rows: jax.Array) -> Intervals:
-  ends = jnp.broadcast_arrays(*band.interval(rows))
-  return Intervals(*(x.astype(jnp.int32) for x in ends))
+def _sides(operands: AttentionOperands) -> tuple[_Side, _Side]:
+  """Queries and keys."""
+  sizes = operands.sizes
+  return (
+    _Side(sizes.seq_q, _used(operands.query_lengths, sizes.seq_q), operands.query_segments),
+    _Side(sizes.seq_kv, _used(operands.key_lengths, sizes.seq_kv), operands.key_segments),
+  )
 
 
 def _used(lengths: jax.Array | None, size: int) -> jax.Array:
@@ -170,19 +168,26 @@ def _used(lengths: jax.Array | None, size: int) -> jax.Array:
   return jnp.clip(lengths, 0, size).astype(jnp.int32)[:, None]
 
 
-def _runs(rows: _Side, others: _Side, *, interpret: bool) -> tuple[Intervals, jax.Array]:
-  """The hull of the positions that have a row's id, and whether they are all of it, [b]."""
-  batch = max(x.shape[0] for x in (*rows, *others))
-  found = segment_runs(
-    jnp.broadcast_to(rows.ids, (batch, rows.ids.shape[1])),
-    jnp.broadcast_to(others.ids, (batch, others.ids.shape[1])),
+def _band(rule: BandRule, queries: _Side, keys: _Side) -> Band:
+  return rule.of(seq_q=queries.used, seq_kv=keys.used)
+
+
+def _sight(band: Band, rows: _Side, others: _Side, *, interpret: bool) -> Sight:
+  """What `rows`, the queries of `band`, see."""
+  position = jnp.arange(rows.size, dtype=jnp.int32)[None]
+  ends = jnp.broadcast_arrays(*band.interval(position))
+  seen = Intervals(*(x.astype(jnp.int32) for x in ends))
+  if rows.ids is None or others.ids is None:
+    return Sight(seen, None)
+  batch = max(x.shape[0] for x in (rows.used, rows.ids, others.used, others.ids))
+  runs = segment_runs(
+    jnp.broadcast_to(rows.ids, (batch, rows.size)),
+    jnp.broadcast_to(others.ids, (batch, others.size)),
     jnp.broadcast_to(others.used[:, 0], (batch,)),
     interpret=interpret,
   )
-  position = jnp.arange(rows.ids.shape[1], dtype=jnp.int32)
-  counts = position < rows.used
-  exact = (found.found == found.end - found.first) | ~counts
-  return Intervals(found.first, found.end), jnp.all(exact, axis=1)
+  exact = (runs.found == runs.end - runs.first) | (position >= rows.used)
+  return Sight(_meet(seen, Intervals(runs.first, runs.end)), jnp.all(exact, axis=1))
 
 
 def _meet(one: Intervals, other: Intervals) -> Intervals:

@@ -3,6 +3,10 @@
 XLA compares every row with every position: 161 us for both sides of 2 x 8192 on
 an H200, a fifth of the attention that needs them. Most blocks have no id in
 common, which their least and largest ids tell.
+
+What a row has found is kept by column, and put together once in the end: with
+rows of 128, put together after each block, this took 67 us where segments have
+1024 positions.
 """
 
 from typing import Any, NamedTuple
@@ -17,15 +21,15 @@ from pallas_kernels.attention.blocks import kernel_body
 from pallas_kernels.attention.portable import compiler_params
 from pallas_kernels.attention.schedule import segment_limits
 
-_ROWS, _POSITIONS = 128, 256
-_WARPS = 8
+_ROWS, _POSITIONS = 16, 128
+_WARPS = 4
 
 
 class Runs(NamedTuple):
   """Where the ids of rows are, int32 [b, rows] each.
 
   Attributes:
-    first: The first position that has a row's id; `end` where none has.
+    first: The first position that has a row's id; 0 where none has.
     end: One past the last; 0 where none has.
     found: How many have it.
   """
@@ -54,23 +58,24 @@ def segment_runs(rows: jax.Array, others: jax.Array, used: jax.Array, *, interpr
     rows_ref, others_ref, used_ref, limits_ref = refs[:4]
     ids, count = rows_ref[...], used_ref[0]
 
+    column = lax.broadcasted_iota(jnp.int32, (_ROWS, _POSITIONS), 1)
+    none = jnp.full_like(column, others_ref.shape[0])
+
     def look(block: Any, runs: Runs) -> Runs:
-      window = pl.ds(block * _POSITIONS, _POSITIONS)
-      position = block * _POSITIONS + lax.broadcasted_iota(jnp.int32, (_ROWS, _POSITIONS), 1)
-      same = (ids[:, None] == others_ref[window][None, :]) & (position < count)
-      none = jnp.full_like(position, others_ref.shape[0])
+      others = others_ref[pl.ds(block * _POSITIONS, _POSITIONS)]
+      position = block * _POSITIONS + column
+      same = (ids[:, None] == others[None, :]) & (position < count)
       return Runs(
-        jnp.minimum(runs.first, jnp.min(jnp.where(same, position, none), axis=1)),
-        jnp.maximum(
-          runs.end, jnp.max(jnp.where(same, position + 1, jnp.zeros_like(position)), axis=1)
-        ),
-        runs.found + jnp.sum(same.astype(jnp.int32), axis=1),
+        jnp.where(same, jnp.minimum(runs.first, position), runs.first),
+        jnp.where(same, position + 1, runs.end),
+        runs.found + same.astype(jnp.int32),
       )
 
-    nowhere = jnp.zeros((_ROWS,), jnp.int32)
-    start = Runs(jnp.full_like(nowhere, others_ref.shape[0]), nowhere, nowhere)
-    found = lax.fori_loop(limits_ref[0], limits_ref[1], look, start)
-    found = found._replace(first=jnp.minimum(found.first, found.end))
+    nothing = jnp.zeros_like(column)
+    by_column = lax.fori_loop(limits_ref[0], limits_ref[1], look, Runs(none, nothing, nothing))
+    end = jnp.max(by_column.end, axis=1)
+    first = jnp.minimum(jnp.min(by_column.first, axis=1), end)
+    found = Runs(first, end, jnp.sum(by_column.found, axis=1))
     for ref, value in zip(refs[4:], found, strict=True):
       ref[...] = value
 

@@ -48,8 +48,12 @@ def operands(rng, *, lengths=None, segments=False, ids=None):
   return found
 
 
-def visibility(rule, given):
-  return intervals.visibility(rule, given, interpret=jax.default_backend() == "cpu")
+def of_queries(rule, given):
+  return intervals.of_queries(rule, given, interpret=jax.default_backend() == "cpu")
+
+
+def of_keys(rule, given):
+  return intervals.of_keys(rule, given, interpret=jax.default_backend() == "cpu")
 
 
 def pairs(rule, given):
@@ -90,27 +94,28 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_both_sides_have_exactly_the_visible_pairs(band, case, rng):
   given = operands(rng, **CASES[case])
-  found = visibility(BANDS[band], given)
   expected = pairs(BANDS[band], given)
-  np.testing.assert_array_equal(covered(found.queries, SEQ_KV), expected)
-  np.testing.assert_array_equal(covered(found.keys, SEQ_Q), expected.swapaxes(1, 2))
-  assert found.exact is None or np.asarray(found.exact).all()
+  queries, keys = of_queries(BANDS[band], given), of_keys(BANDS[band], given)
+  np.testing.assert_array_equal(covered(queries.seen, SEQ_KV), expected)
+  np.testing.assert_array_equal(covered(keys.seen, SEQ_Q), expected.swapaxes(1, 2))
+  for sight in (queries, keys):
+    assert sight.exact is None or np.asarray(sight.exact).all()
 
 
 def test_an_id_in_two_runs_is_told_and_its_hull_covers_what_is_seen(rng):
   ids = packed(rng, SEQ_Q), packed(rng, SEQ_KV)
   ids[1][1, -1] = 7  # the first segment's id once more, after the padding
   given = operands(rng, ids=ids)
-  found = visibility(BandRule(), given)
+  found = of_queries(BandRule(), given)
   np.testing.assert_array_equal(np.asarray(found.exact), [True, False, True])
-  assert (covered(found.queries, SEQ_KV) | ~pairs(BandRule(), given)).all()
+  assert (covered(found.seen, SEQ_KV) | ~pairs(BandRule(), given)).all()
 
 
 def test_ids_past_the_used_lengths_do_not_count(rng):
   ids = packed(rng, SEQ_Q), packed(rng, SEQ_KV)
   ids[1][:, -1] = 7
   given = operands(rng, ids=ids, lengths=([SEQ_Q] * BATCH, [SEQ_KV - 1] * BATCH))
-  assert np.asarray(visibility(BandRule(), given).exact).all()
+  assert np.asarray(of_queries(BandRule(), given).exact).all()
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["edge", "whole"])
@@ -120,7 +125,7 @@ def test_walks_visit_all_that_is_seen_and_mask_all_that_is_not(band, whole, rng)
   seen = pairs(BANDS[band], given)
   block, other = 8, 16
   found = intervals.walks(
-    visibility(BANDS[band], given).queries, block=block, other_block=other, whole=whole
+    of_queries(BANDS[band], given).seen, block=block, other_block=other, whole=whole
   )
   table = np.broadcast_to(found.table, (BATCH, *found.table.shape[1:]))
   for (batch, tile), (first, full_first, full_end, end) in zip(
@@ -142,7 +147,7 @@ def test_walks_visit_all_that_is_seen_and_mask_all_that_is_not(band, whole, rng)
 @pytest.mark.parametrize("descending", [False, True])
 def test_ranks_count_the_blocks_that_come_before(descending, rng):
   walks = intervals.walks(
-    visibility(BANDS["window"], operands(rng, lengths=RAGGED)).keys,
+    of_keys(BANDS["window"], operands(rng, lengths=RAGGED)).seen,
     block=8,
     other_block=8,
     whole=True,
