@@ -188,6 +188,7 @@ BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --resu
 RESULTS ?= docs/results/h200-gemm.json
 LADDER ?= docs/gemm-ladder.md
 
+# The ladder always checks its steps.
 gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with peers beside them; kept in RESULTS.
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=compare $(ARGS)
 	$(BENCH),stream --planned --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%) $(BENCH_DEEP:%=--shape=%)
@@ -201,7 +202,8 @@ gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with peers be
 	$(BENCH) --kernel=quantized_matmul --dtype=float8_e4m3fn,int8 $(BENCH_QUANTIZED:%=--shape=%)
 	$(BENCH) --kernel=quantize_matmul --check=none $(BENCH_QUANTIZED:%=--shape=%)
 	$(BENCH) --kernel=quantize_matmul --check=none --fuse=yes --shape=m=1024,k=4096,n=12288
-	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder --format=markdown --output=$(LADDER) $(ARGS)
+	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder --format=markdown --output=$(LADDER) \
+	  $(filter-out --check=%,$(ARGS))
 
 # The row-wise family: rows of a decode step, of a prompt and of many, at the widths of models; cold
 # from 50 MB on, as such operands do not come from L2 in use.
