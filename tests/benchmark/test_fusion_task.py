@@ -173,3 +173,10 @@ def test_the_page_is_what_the_command_writes():
   assert page.PAGE.read_text(encoding="utf-8") == page.current(), (
     "run python -m pallas_kernels.benchmark.fusion --write"
   )
+
+
+def test_a_gpu_counted_the_bank_conflicts_that_the_model_predicts():
+  rows = json.loads(page.RESULTS.read_text(encoding="utf-8"))["banks"]["rows"]
+  counted = {(x["side"], x["dtype"], x["layout"]): x["load_passes"] / x["loads"] for x in rows}
+  predicted = {(x.side, x.dtype, x.layout): x.column_ways for x in transposes.banks()}
+  assert counted == predicted

@@ -40,7 +40,11 @@ def text(results: Mapping[str, Any]) -> str:
     for name, program in PROGRAMS.items()
   ]
   head = _HEAD.format(measured=_said(tuple(kept.values())))
-  return f"{head}\n{markdown.document(study.blocks(rows, profile))}"
+  counted = {
+    f"{row['side']} {row['dtype']} {row['layout']}": row["load_passes"] / row["loads"]
+    for row in results.get("banks", {}).get("rows", ())
+  }
+  return f"{head}\n{markdown.document(study.blocks(rows, profile, counted=counted))}"
 
 
 def _measured(row: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -115,8 +115,16 @@ def predicted(program: Program, profile: GpuProfile, **fields: Any) -> StudyRow:
   )
 
 
-def blocks(rows: Sequence[StudyRow], profile: GpuProfile) -> tuple[Block, ...]:
-  """The tables of the studies that rows are of."""
+def blocks(
+  rows: Sequence[StudyRow], profile: GpuProfile, *, counted: Mapping[str, float] | None = None
+) -> tuple[Block, ...]:
+  """The tables of the studies that rows are of.
+
+  Args:
+    rows: Of any studies.
+    profile: What they were predicted for.
+    counted: Ways that a profiler counted, by `transposes.Banks.name`.
+  """
   by_study: dict[str, list[StudyRow]] = {}
   for row in rows:
     by_study.setdefault(row.study, []).append(row)
@@ -124,6 +132,8 @@ def blocks(rows: Sequence[StudyRow], profile: GpuProfile) -> tuple[Block, ...]:
   found: list[Block] = []
   for study, members in by_study.items():
     found += makers[study](members, profile)
+    if study == "transpose":
+      found.append(_banks(counted or {}))
   return tuple(found)
 
 
@@ -137,6 +147,7 @@ def _measured(row: StudyRow) -> tuple[str, ...]:
 _MEASURED = ("measured us", "XLA us", "check")
 _NUMERIC = frozenset(
   {
+    "counted",
     "launches",
     "kernels here",
     "traffic MiB",
@@ -313,24 +324,39 @@ def _transpose(rows: Sequence[StudyRow], profile: GpuProfile) -> tuple[Block, ..
         *_notes(rows),
       ),
     ),
-    Block(
-      title="A block in shared memory",
-      header=("block", "dtype", "layout", "shared bytes", "column read, ways"),
-      cells=tuple(
-        (
-          f"{one.side}x{one.side}",
-          one.dtype,
-          one.layout,
-          str(one.shared_bytes),
-          f"{one.column_ways:g}",
-        )
-        for one in transposes.banks()
-      ),
-      numeric=_NUMERIC,
-      lines=(
-        "ways: passes of a warp that reads the block by columns, an element a lane, over those"
-        " without a conflict. padded: a word after each row. swizzled: 16-byte chunks exchanged by"
-        " the row's number, which wants rows of whole 128 B and no byte more.",
+  )
+
+
+def _banks(counted: Mapping[str, float]) -> Block:
+  def count(one: transposes.Banks) -> tuple[str, ...]:
+    return (f"{counted[one.name]:g}" if one.name in counted else NOT_MEASURED,) if counted else ()
+
+  return Block(
+    title="A block in shared memory",
+    header=(
+      *("block", "dtype", "layout", "shared bytes", "column read, ways"),
+      *(("counted",) if counted else ()),
+    ),
+    cells=tuple(
+      (
+        f"{one.side}x{one.side}",
+        one.dtype,
+        one.layout,
+        str(one.shared_bytes),
+        f"{one.column_ways:g}",
+        *count(one),
+      )
+      for one in transposes.banks()
+    ),
+    numeric=_NUMERIC,
+    lines=(
+      "ways: passes of a warp that reads the block by columns, an element a lane, over those"
+      " without a conflict. padded: a word after each row. swizzled: 16-byte chunks exchanged by"
+      " the row's number, which wants rows of whole 128 B and no byte more.",
+      *(
+        ("counted: passes over warp instructions, by ncu on a kernel that lays the block out so.",)
+        if counted
+        else ()
       ),
     ),
   )

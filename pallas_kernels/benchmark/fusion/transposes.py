@@ -48,6 +48,11 @@ class Banks:
   shared_bytes: int
   column_ways: float
 
+  @property
+  def name(self) -> str:
+    """Tells it from the others."""
+    return f"{self.side} {self.dtype} {self.layout}"
+
 
 def banks() -> tuple[Banks, ...]:
   """Every layout that a side and a dtype have."""
