@@ -1,5 +1,6 @@
 """The tiles of a row-wise op worth comparing on a device."""
 
+import dataclasses
 from collections.abc import Iterator
 
 from hw_profiles import dtypes
@@ -18,10 +19,12 @@ _GPU_ELEMENTS = (1024, 16384)
 # Fewer blocks of that for each SM leave a wait that smaller ones with a shorter
 # walk of each thread share out: 8 x 5000 of swiglu takes 0.96 us in blocks of 512
 # with 4 warps and 1.28 in the larger ones, 64 x 5000 1.44 and 1.50; 64 x 12288,
-# 5.8 blocks for each SM, 2.05 and 1.89.
+# 5.8 blocks for each SM, 2.05 and 1.89. Of more than one for each SM, all of which it
+# holds at once, 8 warps share out more of a wait (64 x 5000: 1.38 us, 1.47 with 4; 8 x
+# 5000: 0.96, 0.94 with 4).
 _FEW_BLOCKS = 4
 _FEW_ELEMENTS = 512
-_FEW_WARPS = 4
+_FEW_WARPS = (4, 8)
 # Blocks of an element a thread, where there is no SM with two: swiglu of 1 x 111
 # takes 0.86 us, 0.93 with four elements a thread.
 _FEWEST_ELEMENTS = 256
@@ -54,9 +57,14 @@ _WIDE_FROM = 8192
 _WIDE_BYTES = 4
 _WIDE_WARPS = 16
 # Where each row has SMs for several programs: each reads it whole and writes 8 elements a
-# thread of 8 warps (rms_norm, 8 x 12288: 1.50 us in 6 such parts, 2.02 by one program a
-# row, 1.57 in 12 parts; 64 x 12288, three programs an SM: 2.69, and 2.18 by one).
+# thread of 8 warps (rms_norm, 8 x 12288: 1.47 us in 6 such parts, 2.02 by one program a
+# row, 1.57 in 12 parts; 64 x 12288, three programs an SM: 2.69, and 2.18 by one), of
+# shorter rows 4 (8 x 5000: 1.25 us, 1.31 in parts of 2048, 1.50 by one; 8 x 4096: 1.18,
+# 1.22 and 1.31). Shorter and longer ones were not measured.
+_SEVERAL_WRITERS = (4096, 12288)
 _WRITTEN_COLUMNS = 2048
+_SHORTER_WRITTEN_COLUMNS = 1024
+_SHORTER_ROW = 8192
 _WRITING_WARPS = 8
 _GPU_WALK_COLUMNS = (1024, 2048, 4096)
 _GPU_WALK_STAGES = (2, 3, 4)
@@ -84,6 +92,10 @@ _GPU_TRANSPOSE_BLOCKS = ((32, 32), (64, 64), (128, 64), (128, 128))
 # 1024 x 111: 1.09 in 64 x 16, 1.28 in 16 x 16, which are 448, and 1.15 in 32 x 32).
 _FEW_TRANSPOSE_BLOCKS = ((16, 16), (64, 16))
 _FEW_TRANSPOSE_WARPS = 8
+# In the place of 128 x 64 where matrix and transpose fit in L2: 1024 x 5000 takes 5.0 us
+# so, 5.4 in 128 x 64 by eight warps; 1024 x 11008 12.1 and 13.0; 1024 x 4096 3.8 either way.
+_CACHED_TRANSPOSE_BLOCK = (64, 128)
+_CACHED_TRANSPOSE_WARPS = 4
 # Blocks for each SM from which on the largest is offered: fewer leave more idle
 # than their longer runs gain (7239 x 4096 in 128 x 128: 49 us, in 128 x 64: 38;
 # 65536 x 4096: 277 and 293).
@@ -135,10 +147,10 @@ def row_candidates(
     if isinstance(device, GpuProfile) and (
       problem.elements < _FEW_BLOCKS * elements[0] * device.sm_count
     ):
-      fewest = problem.elements <= _FEWEST_ELEMENTS * device.sm_count
-      block = _FEWEST_ELEMENTS if fewest else _FEW_ELEMENTS
+      block, warps = _FEW_ELEMENTS, _FEW_WARPS[problem.elements > _FEW_ELEMENTS * device.sm_count]
+      if problem.elements <= _FEWEST_ELEMENTS * device.sm_count:
+        block, warps = _FEWEST_ELEMENTS, _FEWEST_WARPS
       columns = min(_covering(problem.columns), block)
-      warps = _FEWEST_WARPS if fewest else _FEW_WARPS
       yield RowConfig(block // columns, columns, 1, num_warps=warps)
       return
     stages = _NPU_STAGES if on_npu else (1,)
@@ -169,12 +181,14 @@ def _gpu_reductions(
 ) -> Iterator[RowConfig]:
   whole = _covering(segment)
   alone = problem.rows <= cores
+  least, most = _SEVERAL_WRITERS
+  if num_splits is None and _is_plain_norm(problem) and least <= segment <= most:
+    part = _SHORTER_WRITTEN_COLUMNS if segment <= _SHORTER_ROW else _WRITTEN_COLUMNS
+    writers = ceil_div(segment, part)
+    if problem.rows * writers <= cores:
+      yield RowConfig(1, writers * part, 1, num_warps=_WRITING_WARPS, num_writers=writers)
   if num_splits is None and _PIECES_FROM < segment < whole <= _GPU_MOST_KEPT:
     yield _in_pieces(problem, alone=alone)
-    writers = ceil_div(problem.columns, _WRITTEN_COLUMNS)
-    if _is_plain_norm(problem) and problem.rows * writers <= cores:
-      columns = writers * _WRITTEN_COLUMNS
-      yield RowConfig(1, columns, 1, num_warps=_WRITING_WARPS, num_writers=writers)
     return
   if whole <= _SHORT:
     # a warp has 32 lanes
@@ -256,7 +270,10 @@ def transpose_candidates(
       wanted *= _LARGEST_FROM
     if blocks < wanted and (rows, columns) != _GPU_TRANSPOSE_BLOCKS[0]:
       continue
-    yield RowConfig(rows, columns, 1)
-    swizzled = RowConfig(rows, columns, 1, layout="swizzled")
+    padded = RowConfig(rows, columns, 1)
+    if rows > columns and 2 * problem.elements * size <= device.l2_bytes:
+      padded = RowConfig(*_CACHED_TRANSPOSE_BLOCK, 1, num_warps=_CACHED_TRANSPOSE_WARPS)
+    yield padded
+    swizzled = dataclasses.replace(padded, layout="swizzled")
     if swizzle_divides(swizzled, size_bytes=size):
       yield swizzled
