@@ -9,6 +9,12 @@ from hw_profiles.cost.device_time import DeviceTime, device_time, unknown_rates
 from hw_profiles.cost.time_term import Term, added, leaf, longest, repeated, shared
 from hw_profiles.profile import GpuProfile, known
 
+# What a copy of a warp takes of an SM where its lanes copy less than 16 bytes each: address,
+# mask, load, packing, store. Calibrated on the H200: steps of Triton's matmul on rows of an
+# odd pitch (113 x 1023 x 203, blocks of 128 threads) take 0.81, 1.0 and 1.2 to 1.3 us with
+# 128, 192 and 256 of them (docs/results/h200-gemm.json, session_4).
+NARROW_COPY_CYCLES = 9
+
 Arithmetic = Literal["tensor_cores", "cuda_cores"]
 """What does the operations that a kernel is there for."""
 
@@ -23,6 +29,7 @@ class SmAmounts:
     shared_bytes: In and out of shared memory.
     special_functions: Results of exp2, reciprocal and their like.
     cuda_core_operations: Float32 instructions beside `flops`; a multiply-add is one.
+    narrow_copies: Copies by a warp of less than 16 bytes a lane into shared memory.
   """
 
   flops: int = 0
@@ -30,6 +37,7 @@ class SmAmounts:
   shared_bytes: int = 0
   special_functions: int = 0
   cuda_core_operations: int = 0
+  narrow_copies: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +85,7 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
       L2                 loads / (L2 bandwidth/SMs)
       shared memory      shared bytes / (bytes a cycle · clock)
       special functions  results / (results a cycle · clock)
+      narrow copies      copies · 9 cycles
       latency            (DRAM latency + L2 + arithmetic) / slots
 
   where slots = stages x resident blocks: a slot is occupied from the request
@@ -97,8 +106,8 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
 
   Returns:
     `times_us` of "tensor_cores" or "cuda_cores", "shared_memory", "l2", "dram",
-    "latency", where a step has some "special_functions", "epilogue" and "launch"; all but
-    the last two overlap, and "latency" is the time if only the wait for each
+    "latency", where a step has some "special_functions" and "narrow_copies", "epilogue" and
+    "launch"; all but the last two overlap, and "latency" is the time if only the wait for each
     slot counted. `total` is launch + fill + the longest of those that
     overlap + exposed epilogues.
   """
@@ -135,6 +144,8 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
   each = [arithmetic, leaf("shared_memory", step["shared_memory"]), l2, latency]
   if work.per_step.special_functions:
     each.append(special_functions)
+  if work.per_step.narrow_copies:
+    each.append(leaf("narrow_copies", step["narrow_copies"]))
   dram = leaf("dram", work.dram_bytes / dram_rate * 1e6)
   once = resource_times_us(gpu, work.per_tile, work.flops_per_s, work.arithmetic)
   exposed = ceil_div(rounds, blocks)
@@ -197,4 +208,5 @@ def resource_times_us(
     "shared_memory": amounts.shared_bytes / shared_rate * 1e6,
     "special_functions": amounts.special_functions / special_rate * 1e6,
     "cuda_cores": amounts.cuda_core_operations / cuda_core_rate * 1e6,
+    "narrow_copies": amounts.narrow_copies * NARROW_COPY_CYCLES / gpu.clock_hz * 1e6,
   }

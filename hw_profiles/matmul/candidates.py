@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div, round_up
-from hw_profiles.matmul import tcgen05, warp_specialized
+from hw_profiles.matmul import multistage, tcgen05, warp_specialized
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
 from hw_profiles.planner.plan import Schedule
@@ -43,6 +43,11 @@ _SMALLEST_USEFUL_SIDE = 64
 # should have, so that filling the stages is not most of its time.
 _SPLITS = (2, 3, 4, 6, 8, 12, 16)
 _FEWEST_PART_STEPS = 8
+# Where Triton copies an operand in less than 16 bytes a lane, each step is long, and nothing
+# fills ahead: small tiles and short parts, side by side, then hide the waits. 113 x 1023 x 203
+# on an H200: 3.9 to 4.6 us with 16 or 32 rows and parts of 1 to 4 steps, 8 to 16 us unsplit.
+_SMALLEST_NARROW_SIDE = 32
+_FEWEST_NARROW_PART_STEPS = 2
 # Outputs of the largest default tile on Hopper: 128 accumulator registers a
 # thread of two warpgroups. 192 fit in the register file and are left to tuning.
 _WGMMA_OUTPUTS = 128 * 256
@@ -73,9 +78,13 @@ def candidates(
   """Combinations of the sizes that one schedule's matrix unit takes whole, fit or not."""
   size = dtypes.size_bytes(problem.dtype)
   rows, columns, depths, stages = _sides_and_depths(device, schedule)
+  narrow = schedule == multistage.NAME and _narrow(problem, device)
+  smallest = _SMALLEST_NARROW_SIDE if narrow else _SMALLEST_USEFUL_SIDE
+  if narrow and multistage.one_step_at_a_time(problem):
+    stages = stages[:1]
   for block_m, block_n, depth, num_stages, group_m in itertools.product(
-    _useful(rows, problem.m, _SMALLEST_USEFUL_SIDE),
-    _useful(columns, problem.n, _SMALLEST_USEFUL_SIDE),
+    _useful(rows, problem.m, smallest),
+    _useful(columns, problem.n, smallest),
     _useful(depths, round_up(max(problem.k, 1) * size, 16)),
     stages,
     _useful(_GROUPS, math.ceil(problem.m / rows[0])),
@@ -89,10 +98,26 @@ def candidates(
         continue
       config = _completed(problem, config)
       yield from _splits(problem, config, device.sm_count)
+    elif narrow and config.group_m == 1:
+      assert isinstance(device, GpuProfile)
+      yield from _splits(problem, config, device.sm_count, fewest_steps=_FEWEST_NARROW_PART_STEPS)
     yield config
 
 
-def _splits(problem: MatmulProblem, config: MatmulConfig, cores: int) -> Iterator[MatmulConfig]:
+def _narrow(problem: MatmulProblem, device: GpuProfile | NpuProfile) -> bool:
+  """Whether tiles for Triton's short copies are compared: on Hopper, where they were measured."""
+  if not isinstance(device, GpuProfile) or not device.has_wgmma:
+    return False
+  return min(multistage.lane_copy_bytes(problem)) < multistage.LANE_COPY_BYTES
+
+
+def _splits(
+  problem: MatmulProblem,
+  config: MatmulConfig,
+  cores: int,
+  *,
+  fewest_steps: int = _FEWEST_PART_STEPS,
+) -> Iterator[MatmulConfig]:
   """The tile with K in parts, where C alone has too few tiles for the device."""
   if problem.products > 1:
     return
@@ -100,7 +125,7 @@ def _splits(problem: MatmulProblem, config: MatmulConfig, cores: int) -> Iterato
   steps = ceil_div(problem.k, config.block_k)
   # staging rows of 16-bit results are too wide for sums
   config = dataclasses.replace(config, epilogue_block_n=None)
-  found = [x for x in _SPLITS if x * tiles <= cores and steps >= x * _FEWEST_PART_STEPS]
+  found = [x for x in _SPLITS if x * tiles <= cores and steps >= x * fewest_steps]
   if problem.m <= _STREAMED_ROWS:
     # bytes in flight count, and each core adds its own
     found = found[-1:]

@@ -6,6 +6,8 @@ multiply with mma.sync, each from fragments that it reads for itself, or on
 Hopper four at a time with wgmma, which reads shared memory once for the four.
 """
 
+import math
+
 from hw_profiles import dtypes
 from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
@@ -36,6 +38,9 @@ WGMMA_ROWS = 64
 # Operands of which Triton makes wgmmas. Of float8 it does not, as JAX's lowering does
 # not allow the sums of few bits that wgmma makes of them.
 WGMMA_DTYPES = ("bfloat16", "float16", "int8")
+# Bytes that a lane copies at once, and the fewest that it copies without waiting.
+LANE_COPY_BYTES = 16
+ASYNC_COPY_BYTES = 4
 
 
 def warps(config: MatmulConfig, *, products: int = 1) -> int:
@@ -278,6 +283,42 @@ def _rate_fraction(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile
   return gpu.synchronous_mma_fraction * of_peak
 
 
+def lane_copy_bytes(problem: MatmulProblem) -> tuple[int, int]:
+  """Bytes of A and of B that a lane copies at once: 16, or less if rows do not begin at them.
+
+  Rows are taken to lie as in `MatmulProblem`, A's K and B's N elements apart.
+  """
+  size = dtypes.size_bytes(problem.dtype)
+  return (
+    math.gcd(problem.k * size, LANE_COPY_BYTES),
+    math.gcd(problem.n * size, LANE_COPY_BYTES),
+  )
+
+
+def one_step_at_a_time(problem: MatmulProblem) -> bool:
+  """Whether a step's loads wait for the last step's, however many stages a tile has.
+
+  cp.async takes 4, 8 or 16 bytes; fewer pass through registers, and Triton's
+  pipeline does not load those ahead.
+  """
+  return min(lane_copy_bytes(problem)) < ASYNC_COPY_BYTES
+
+
+def _narrow_copies(problem: MatmulProblem, config: MatmulConfig) -> int:
+  """Copies by a warp that one K step takes of the operands with a pitch of less than 16 bytes."""
+  size = dtypes.size_bytes(problem.dtype)
+  a_lane, b_lane = lane_copy_bytes(problem)
+  blocks = (
+    (a_lane, config.block_m * config.block_k),
+    (b_lane, problem.products * config.block_k * config.block_n),
+  )
+  return sum(
+    ceil_div(elements * size, lane * LANES_PER_WARP)
+    for lane, elements in blocks
+    if lane < LANE_COPY_BYTES
+  )
+
+
 def _kernel(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> SmKernel:
   return SmKernel(
     threads=_block_threads(problem, config),
@@ -286,4 +327,6 @@ def _kernel(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> Sm
     shared_bytes_per_step=_shared_bytes_per_step(problem, config, gpu),
     persistent=False,
     rate_fraction=_rate_fraction(problem, config, gpu),
+    narrow_copies_per_step=_narrow_copies(problem, config),
+    one_step_at_a_time=one_step_at_a_time(problem),
   )

@@ -46,6 +46,9 @@ class SmKernel:
       fit.
     rate_fraction: Share of the tensor cores' rate that its instructions can reach.
     held_stages: As `SmWork.held_stages`.
+    narrow_copies_per_step: As `SmAmounts.narrow_copies`.
+    one_step_at_a_time: Whether no step's loads start before the last step's operands
+      are in shared memory, however many stages the tile has.
     notes: What to say of it.
   """
 
@@ -57,6 +60,8 @@ class SmKernel:
   sms_per_tile: int = 1
   rate_fraction: float = 1.0
   held_stages: int = 0
+  narrow_copies_per_step: int = 0
+  one_step_at_a_time: bool = False
   notes: tuple[str, ...] = ()
 
 
@@ -183,6 +188,7 @@ def _execution(
       flops=2 * problem.products * config.block_m * config.block_n * config.block_k // sms,
       l2_bytes=(traffic.a_tile_bytes + traffic.b_tile_bytes) // sms,
       shared_bytes=kernel.shared_bytes_per_step,
+      narrow_copies=kernel.narrow_copies_per_step,
     ),
     per_tile=_epilogue(problem, config, sms),
     flops_per_s=priced.flops_per_s
@@ -191,7 +197,7 @@ def _execution(
     held_stages=kernel.held_stages,
     dram_bytes=counts.dram_bytes,
     resident_blocks=blocks,
-    num_stages=config.num_stages,
+    num_stages=1 if kernel.one_step_at_a_time else config.num_stages,
     persistent=kernel.persistent,
   )
   return Execution(

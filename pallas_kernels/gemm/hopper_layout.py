@@ -103,10 +103,47 @@ def hopper_layout(
   )
 
 
-def padding_notes(
+@dataclasses.dataclass(frozen=True)
+class PaddingCopy:
+  """An array that the Hopper matmul takes or gives by way of a padded copy.
+
+  Attributes:
+    name: What the array is.
+    shape: Its rows and columns, as stored.
+    padded: Those of the copy.
+    multiples: What the kernel's TMA copies take multiples of.
+    count: Matrices of this shape.
+    itemsize: Bytes of an element.
+  """
+
+  name: str
+  shape: tuple[int, int]
+  padded: tuple[int, int]
+  multiples: tuple[int, int]
+  count: int
+  itemsize: int
+
+  @property
+  def note(self) -> str:
+    """The copy in a sentence."""
+    return (
+      f"{self.name} is {self.shape[0]} x {self.shape[1]}, copied by way of"
+      f" {self.padded[0]} x {self.padded[1]}: the kernel's TMA copies take multiples of"
+      f" {self.multiples[0]} x {self.multiples[1]}"
+    )
+
+
+def padding_copies(
   problem: MatmulProblem, *, config: MatmulConfig, out_dtype: Any, transposes: Transposes
-) -> tuple[str, ...]:
-  """What the Hopper matmul would copy to a padded array first, a sentence each."""
+) -> tuple[PaddingCopy, ...]:
+  """What the Hopper matmul copies to or from a padded array.
+
+  Args:
+    problem: What is computed.
+    config: The tile.
+    out_dtype: What the kernel stores: sums, where K is split.
+    transposes: How A and B are stored.
+  """
   m, k, n = problem.m, problem.k, problem.n
   layout = hopper_layout(
     config,
@@ -117,16 +154,17 @@ def padding_notes(
     out_dtype=out_dtype,
     transposes=transposes,
   )
-  notes = []
-  for name, shape, multiples in (
-    ("a", (k, m) if transposes.a else (m, k), layout.a_multiples),
-    ("b", (n, k) if transposes.b else (k, n), layout.b_multiples),
-    ("the result", (m, n), layout.out_multiples),
+  a_shape, b_shape = (k, m) if transposes.a else (m, k), (n, k) if transposes.b else (k, n)
+  a_count = 1 if problem.shared_a else problem.batch
+  b_count = problem.products * (1 if problem.shared_b else problem.batch)
+  size, out_size = jnp.dtype(problem.dtype).itemsize, jnp.dtype(out_dtype).itemsize
+  found = []
+  for name, shape, multiples, count, itemsize in (
+    ("a", a_shape, layout.a_multiples, a_count, size),
+    ("b", b_shape, layout.b_multiples, b_count, size),
+    ("the result", (m, n), layout.out_multiples, problem.batch * config.split_k, out_size),
   ):
-    wanted = rounded_up(shape, multiples)
-    if wanted != shape:
-      notes.append(
-        f"{name} is {shape[0]} x {shape[1]}, copied by way of {wanted[0]} x {wanted[1]}: "
-        f"the kernel's TMA copies take multiples of {multiples[0]} x {multiples[1]}"
-      )
-  return tuple(notes)
+    rows, columns = rounded_up(shape, multiples)
+    if (rows, columns) != shape:
+      found.append(PaddingCopy(name, shape, (rows, columns), multiples, count, itemsize))
+  return tuple(found)

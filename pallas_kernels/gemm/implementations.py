@@ -1,11 +1,14 @@
 """The implementations of matmul: when each can run, with which tile, and how."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 
-from hw_profiles import MatmulConfig, MatmulProblem
+from hw_profiles import GpuProfile, MatmulConfig, MatmulProblem
+from hw_profiles.matmul.multistage import LANE_COPY_BYTES, lane_copy_bytes
+from hw_profiles.matmul.padding import padding_copy_us
 from pallas_kernels import choice, compat, planning, sharding
 from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
@@ -13,7 +16,7 @@ from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.dtypes import sum_dtype
 from pallas_kernels.gemm import hopper, hopper_layout, portable, split_k, xla
 from pallas_kernels.gemm.epilogue import Epilogue, complete
-from pallas_kernels.gemm.operands import Operands
+from pallas_kernels.gemm.operands import Operands, Transposes
 from pallas_kernels.gemm.request import GemmRequest
 from pallas_kernels.hopper.refusals import device_refusal, wide_operand_refusal
 from pallas_kernels.portable_support import compiled_refusal
@@ -21,6 +24,11 @@ from pallas_kernels.portable_support import compiled_refusal
 # Rows assumed by `batch_invariant=True`, whatever M is: the config, and with it
 # the order of the sum, must not depend on M.
 _INVARIANT_ROWS = 1024
+# How many times longer the Hopper kernel, with the copies that pad its operands, must be
+# predicted to take than Triton's, which reads any pitch, to be left for it: the models were
+# checked at odd pitches for one small product (113 x 1023 x 203 on an H200: 7.1 us, of them
+# 3.5 the copies, against 3.9), so what is close stays where it was.
+_PADDED_FACTOR = 1.25
 # Blocks the Mosaic interpreter simulates: enough for a persistent loop to have
 # neighbours, few enough to be quick.
 _INTERPRETED_CTAS = 2
@@ -111,13 +119,19 @@ def _run_hopper(
 def _hopper_notes(
   request: GemmRequest, problem: MatmulProblem, config: MatmulConfig
 ) -> tuple[str, ...]:
-  padding = hopper_layout.padding_notes(
+  padding = tuple(copy.note for copy in _padding_copies(request, problem, config))
+  return (*padding, *split_k.notes(problem, config))
+
+
+def _padding_copies(
+  request: GemmRequest, problem: MatmulProblem, config: MatmulConfig
+) -> tuple[hopper_layout.PaddingCopy, ...]:
+  return hopper_layout.padding_copies(
     problem,
     config=config,
     out_dtype=split_k.stored_dtype(request.epilogue, config, operands=request.dtype),
     transposes=request.transposes,
   )
-  return (*padding, *split_k.notes(problem, config))
 
 
 def _run_portable(
@@ -198,6 +212,63 @@ def by_preference(request: GemmRequest) -> tuple[Implementation, ...]:
   return (_MOSAIC_GPU, _TRITON, _XLA, _INTERPRET, _MOSAIC_GPU_INTERPRET)
 
 
+def _padded_refusal(
+  request: GemmRequest, problem: MatmulProblem, device: TargetDevice
+) -> Refusal | None:
+  """That a plain product is quicker through Triton than padded for the Hopper kernel, or None.
+
+  TMA copies rows that are multiples of 16 bytes apart. Other arrays are copied
+  first, each by a launch of its own, which is most of the time of a small product;
+  of a large one the copies cost less than Triton's loads of less than 16 bytes.
+
+  Asked where nobody chose an implementation or a tile. The rows of a batch-invariant
+  product must not choose its implementation, and they would.
+  """
+  profile, own = planning_profile(device)
+  if (
+    request.implementation is not None
+    or request.config is not None
+    or request.batch_invariant
+    or request.op != "matmul"
+    or request.transposes != Transposes()
+    or request.dtype.itemsize != 2
+    or problem.is_empty
+    or min(lane_copy_bytes(problem)) == LANE_COPY_BYTES
+    or not own
+    or not isinstance(profile, GpuProfile)
+    or any(one.refusal(one, request, problem, device) for one in (_MOSAIC_GPU, _TRITON))
+  ):
+    return None
+  config, plan = planning.resolve(_MOSAIC_GPU, problem, None, device)
+  copies = _padding_copies(request, problem, config)
+  # a second kernel that adds parts up, or finishes them, reads what is padded as it is
+  copies = tuple(x for x in copies if x.name != "the result" or config.split_k == 1)
+  if not copies:
+    return None
+  _, portable_plan = planning.resolve(_TRITON, problem, None, device)
+  if plan is None or plan.predicted_us is None:
+    return None
+  if portable_plan is None or portable_plan.predicted_us is None:
+    return None
+  copied_us = sum(
+    padding_copy_us(
+      copy.count * math.prod(copy.shape),
+      copy.count * math.prod(copy.padded),
+      copy.itemsize,
+      profile,
+    )
+    for copy in copies
+  )
+  if plan.predicted_us + copied_us < _PADDED_FACTOR * portable_plan.predicted_us:
+    return None
+  return Refusal(
+    "option",
+    f"{', '.join(copy.name for copy in copies)} would be copied by way of padded arrays,"
+    f" predicted {copied_us:.1f} us beside the kernel's {plan.predicted_us:.1f};"
+    f" triton, which needs no copies, {portable_plan.predicted_us:.1f} us",
+  )
+
+
 def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -> Choice:
   """Which implementation and tile serve a request on a problem.
 
@@ -207,6 +278,11 @@ def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -
   invariant = dataclasses.replace(
     problem, m=_INVARIANT_ROWS, batch=1, shared_a=False, shared_b=True
   )
+  padded = _padded_refusal(request, problem, device)
+
+  def refusal(one: Implementation) -> Refusal | None:
+    return padded if padded and one is _MOSAIC_GPU else one.refusal(one, request, problem, device)
+
   return choice.choose(
     request.op,
     by_preference(request),
@@ -214,7 +290,7 @@ def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -
     config=request.config,
     problem=problem,
     device=device,
-    refusal=lambda one: one.refusal(one, request, problem, device),
+    refusal=refusal,
     notes=lambda one, config: one.notes(request, problem, config),
     plan_as=invariant if request.batch_invariant else None,
     is_empty=problem.is_empty,

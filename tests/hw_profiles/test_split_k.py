@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 import hw_profiles as hw
+from hw_profiles.matmul.padding import padding_copy_us
 
 DEEP = hw.MatmulProblem(m=256, k=12288, n=4096)
 SPLIT = hw.MatmulConfig(128, 192, 64, 4, split_k=3)
@@ -84,3 +85,33 @@ def test_what_does_not_split():
   assert "merge" not in plan.times_us
   with pytest.raises(ValueError, match="split_k=0"):
     hw.MatmulConfig(64, 64, 64, split_k=0)
+
+
+def test_triton_copies_rows_of_an_odd_pitch_by_the_element_and_one_step_at_a_time():
+  config = hw.MatmulConfig(64, 64, 64, 4)
+  whole, odd = (
+    hw.plan(hw.MatmulProblem(m=128, k=k, n=256), config, "h200", schedule="multistage")
+    for k in (1024, 1023)
+  )
+  assert "narrow_copies" not in whole.times_us
+  # 16 steps of 64 x 64 elements of A, a warp's 32 at a time; B's rows are whole
+  assert odd.times_us["narrow_copies"] == pytest.approx(16 * 128 * 9 / 1830)
+  assert odd.times_us["latency"] > 3 * whole.times_us["latency"]
+
+
+def test_small_odd_products_are_split_for_triton_on_hopper_alone():
+  problem = hw.MatmulProblem(m=113, k=1023, n=203)
+  best = hw.rank(problem, "h200", top=1, schedule="multistage")[0]
+  assert best.config.split_k > 1
+  assert best.config.num_stages == 2
+  assert hw.rank(problem, "a100_sxm", top=1, schedule="multistage")[0].config.split_k == 1
+
+
+def test_a_padding_copy_is_a_launch_and_what_it_moves():
+  h200 = hw.get_profile("h200")
+  small = padding_copy_us(113 * 1023, 120 * 1024, 2, h200)
+  # a kernel's start and one load; measured 1.44 us, so the copies are charged too little
+  alone = h200.stream_launch_us + h200.dram_latency_ns / 1e3
+  assert alone < small - h200.launch_gap_us < 1.44
+  large = padding_copy_us(4096 * 12289, 4096 * 12352, 2, h200)
+  assert large == pytest.approx(201.9e6 / (0.88 * 4.8e12) * 1e6, rel=0.1)

@@ -125,10 +125,42 @@ def test_a_batch_invariant_config_does_not_depend_on_m():
 
 def test_padding_copies_are_reported():
   with on("NVIDIA H200"):
-    ragged = explain(matmul, struct(113, 1023), struct(1023, 203))
+    ragged = explain(matmul, struct(113, 1023), struct(1023, 203), implementation="mosaic_gpu")
     whole = explain(matmul, A, B)
   assert any(note.startswith("b is 1023 x 203") for note in ragged.notes)
   assert not any("copied" in note for note in whole.notes)
+
+
+def test_small_operands_of_odd_pitches_go_to_the_kernel_that_reads_them_as_they_are():
+  with on("NVIDIA H200"):
+    odd = explain(matmul, struct(113, 1023), struct(1023, 203))
+    untuned = explain(matmul, struct(113, 1021), struct(1021, 205))
+  assert odd.implementation == untuned.implementation == "triton"
+  # measured 3.9 us against 7.1 us of the Hopper kernel with its copies
+  assert odd.config == MatmulConfig(32, 64, 64, num_stages=2, group_m=1, num_warps=8, split_k=8)
+  assert "would be copied by way of padded arrays" in odd.refused["mosaic_gpu"]
+  assert "triton, which needs no copies" in odd.refused["mosaic_gpu"]
+
+
+@pytest.mark.parametrize(
+  ("m", "k", "n"), [(333, 4096, 12289), (7239, 4095, 4096), (2048, 2047, 2049), (1000, 1001, 999)]
+)
+def test_large_operands_of_odd_pitches_are_padded_for_the_hopper_kernel(m, k, n):
+  with on("NVIDIA H200"):
+    assert explain(matmul, struct(m, k), struct(k, n)).implementation == "mosaic_gpu"
+
+
+def test_pitches_choose_no_implementation_where_they_must_not():
+  with on("NVIDIA H200"):
+    # whole rows, or an order of sums that must not depend on M
+    assert explain(matmul, struct(112, 1024), struct(1024, 208)).implementation == "mosaic_gpu"
+    invariant = explain(matmul, struct(113, 1023), struct(1023, 203), batch_invariant=True)
+    assert invariant.implementation == "mosaic_gpu"
+    config = MatmulConfig(64, 64, 64, num_stages=4)
+    tiled = explain(matmul, struct(113, 1023), struct(1023, 203), config=config)
+    assert (tiled.implementation, tiled.config) == ("mosaic_gpu", config)
+  with on("NVIDIA A100-SXM4-80GB", 108):
+    assert explain(matmul, struct(113, 1023), struct(1023, 203)).implementation == "triton"
 
 
 def test_the_text_names_everything():
