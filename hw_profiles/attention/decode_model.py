@@ -22,9 +22,10 @@ _NPU_COLUMNS = (128, 256, 512)
 _HOPPER_STAGES = (1, 2, 3, 4)
 _NPU_STAGES = (1, 2)
 # The portable kernel's keys of a step and warps, best first. Measured on an H200 with 8 key heads
-# of 128 (docs/results/h200-attention.json): 128 keys take 467 us at 64 x 8192 and 124 at
-# 1 x 131072, where 64 take 471 to 564 and 131 to 220; at 1 x 8192, eight steps an SM, 64 keys of
-# two warps take 15.0 us, 128 keys 17.9 or more. A tile with less is for what does not fit.
+# of 128 (docs/results/h200-attention.json): 128 keys take 471 us at 64 x 8192 and 126 at
+# 1 x 131072, where 64 take 482 to 564 and 127; at 1 x 8192, eight steps an SM, 64 keys of two warps
+# take 9.2 us, 128 keys 9.8 or more. 32 keys of one warp take 9.1 there, but 13.0 with cold L2,
+# where 64 take 12.5. A tile with less is for what does not fit.
 _LONG_TILES = ((128, 4), (64, 4), (32, 4), (16, 4))
 _SHORT_TILES = ((64, 2), *_LONG_TILES[2:])
 _PORTABLE_STAGES = (2, 3)

@@ -10,7 +10,7 @@ from hw_profiles.attention.passes import AttentionPass
 from hw_profiles.attention.problem import AttentionProblem
 from hw_profiles.attention.sm_capacity import BlockCapacity
 from hw_profiles.attention.sm_phase import SmPhase, sm_phases_time
-from hw_profiles.capacity.residency import Residency, residency
+from hw_profiles.capacity.residency import LANES_PER_WARP, Residency, residency
 from hw_profiles.cost.arithmetic import Rate, multiply_rate
 from hw_profiles.cost.l2_reuse import L2_OPERAND_FRACTION
 from hw_profiles.cost.sm_time import SmAmounts
@@ -52,6 +52,7 @@ class PassKernel:
     step_overhead_cycles: What a step costs whatever its size.
     rate_fraction: Share of the arithmetic's rate that the schedule can reach.
     chain_us: See `SmPhase`.
+    exposed_chain: The same.
     notes: What to say of it.
   """
 
@@ -68,6 +69,7 @@ class PassKernel:
   step_overhead_cycles: float = 0.0
   rate_fraction: float = 1.0
   chain_us: float = 0.0
+  exposed_chain: float = 0.0
   notes: tuple[str, ...] = ()
 
 
@@ -117,6 +119,7 @@ def sm_execution(
   kernel: Callable[[AttentionPass], PassKernel],
   streamed_passes: tuple[int, ...] = (),
   serial_us: float = 0.0,
+  plain_start: bool = False,
 ) -> Execution:
   """How the kernels run.
 
@@ -126,6 +129,7 @@ def sm_execution(
     kernel: The thread block of each.
     streamed_passes: Bytes of each pass beside them that only streams.
     serial_us: See `sm_phases_time`.
+    plain_start: The same.
   """
   priced = multiply_rate(passes[0].dtype, gpu)
   assert priced is not None
@@ -148,7 +152,13 @@ def sm_execution(
     notes += [f"{prefix}{note}" for note in (*block.notes, _steps_note(one, phase))]
   assert fullest is not None
   return Execution(
-    work=sm_phases_time(gpu, tuple(phases), streamed_passes=streamed_passes, serial_us=serial_us),
+    work=sm_phases_time(
+      gpu,
+      tuple(phases),
+      streamed_passes=streamed_passes,
+      serial_us=serial_us,
+      plain_start=plain_start,
+    ),
     resident_blocks=fullest.resident_blocks,
     residency=fullest,
     binding=fullest.binding,
@@ -214,6 +224,8 @@ def _phase(
     resident_blocks=resident_blocks,
     num_stages=one.num_stages,
     chain_us=block.chain_us,
+    warps=math.ceil(block.threads / LANES_PER_WARP),
+    exposed_chain=block.exposed_chain,
   )
 
 

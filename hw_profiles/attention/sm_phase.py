@@ -30,6 +30,9 @@ class SmPhase:
     chain_us: What a step takes at least from its loads' arrival to its end, where
       products are so small that waiting for one another is all they take; the
       stage that it reads is no load in flight. 0: nothing is charged.
+    warps: Of a program.
+    exposed_chain: Share of the chain that is not hidden under loads, where all
+      sub-partitions of an SM are without a warp; of fewer in proportion.
   """
 
   tiles: int
@@ -44,6 +47,8 @@ class SmPhase:
   resident_blocks: int
   num_stages: int
   chain_us: float = 0.0
+  warps: int = 0
+  exposed_chain: float = 0.0
 
 
 def sm_phases_time(
@@ -52,6 +57,7 @@ def sm_phases_time(
   *,
   streamed_passes: tuple[int, ...] = (),
   serial_us: float = 0.0,
+  plain_start: bool = False,
 ) -> DeviceTime:
   """Estimates the device time of kernels that follow one another.
 
@@ -69,6 +75,9 @@ def sm_phases_time(
     phases: The kernels.
     streamed_passes: Bytes of each further pass that only streams them from and
       to device memory.
+    serial_us: What follows and nothing else runs beside.
+    plain_start: Whether the first kernel starts as one that only streams:
+      without tensor maps, barriers or warps of different roles.
 
   Returns:
     `times_us` of "tensor_cores" or "cuda_cores", "special_functions",
@@ -79,7 +88,7 @@ def sm_phases_time(
   kernels = len(phases) + len(streamed_passes)
   launch = added(
     "launch",
-    leaf("start", known(gpu.launch_overhead_us, 0.0)),
+    leaf("start", gpu.stream_launch_us if plain_start else known(gpu.launch_overhead_us, 0.0)),
     repeated(
       "further starts",
       leaf("gap and start", gpu.launch_gap_us + gpu.stream_launch_us),
@@ -105,7 +114,7 @@ def sm_phases_time(
     for totals in (times_us, set_by_us):
       totals["dram"] = totals.get("dram", 0.0) + terms[-1].us
   if serial_us:
-    terms.append(leaf("merge in order", serial_us))
+    terms.append(leaf("merge of parts", serial_us))
     for totals in (times_us, set_by_us):
       totals["latency"] = totals.get("latency", 0.0) + serial_us
   return device_time(
@@ -142,6 +151,9 @@ def _phase_us(gpu: GpuProfile, phase: SmPhase) -> tuple[dict[str, float], dict[s
   each = longest("step", compute, shared_memory, l2, latency)
   dram = leaf("dram", phase.dram_bytes / dram_rate * 1e6)
   overlapped = longest("overlapped", repeated("steps", each, (steps, "steps")), dram)
+  if idle := phase.exposed_chain * _without_warps(gpu, phase, blocks):
+    exposed_chain = repeated("exposed chain", chain, (steps * idle, "steps"))
+    overlapped = added("overlapped and exposed", overlapped, exposed_chain)
   exposed = ceil_div(tiles, blocks)
   fill = repeated(
     "fill", added("first block", waited, l2, chain), (exposed if steps else 0, "times")
@@ -161,6 +173,11 @@ def _phase_us(gpu: GpuProfile, phase: SmPhase) -> tuple[dict[str, float], dict[s
   parts |= {"fill": fill.us, "epilogue": epilogue.us}
   setting = {slowest: overlapped.us, "fill": fill.us, "epilogue": epilogue.us}
   return parts, setting, added("time", fill, overlapped, epilogue)
+
+
+def _without_warps(gpu: GpuProfile, phase: SmPhase, blocks: int) -> float:
+  """Share of an SM's sub-partitions that no warp of its programs is on."""
+  return max(0.0, 1 - blocks * phase.warps / gpu.warp_granularity)
 
 
 def _compute(phase: SmPhase, step: dict[str, float]) -> Term:

@@ -131,6 +131,16 @@ def store_block(ref: Any, value: jax.Array, *, rows_left: Any, width: Any) -> No
     plgpu_triton.store(ref, value, mask=inside)
 
 
+def load_limited(ref: Any, shape: tuple[int, ...], limits: tuple[Any, ...]) -> jax.Array:
+  """A ref of any rank; 0 from limits[axis] on along each axis (None: nowhere)."""
+  mask = None
+  for axis, limit in enumerate(limits):
+    if limit is not None:
+      inside = lax.broadcasted_iota(jnp.int32, shape, axis) < limit
+      mask = inside if mask is None else mask & inside
+  return ref[...] if mask is None else plgpu_triton.load(ref, mask=mask, other=0)
+
+
 def load_vector(ref: Any, size: int, *, left: Any = None) -> jax.Array:
   """A 1-d ref; 0 from `left` on."""
   if left is None:

@@ -236,9 +236,9 @@ def decode_attention(
   sequence of length 0 gives 0, with a residual of -inf. Unused slots and pages
   have no effect, whatever they hold.
 
-  The `num_splits` parts are whole blocks, merged in ascending order: the bits of
-  a sequence depend on its own keys, the config and `num_splits`, not on the rest
-  of the batch.
+  The `num_splits` parts are whole blocks, merged in an order that their number
+  and the shapes of one sequence fix: the bits of a sequence depend on its own
+  keys, the config and `num_splits`, not on the rest of the batch.
 
   Args:
     query: [B, N, H], or [B, T, N, H] for T queries a sequence; bfloat16,

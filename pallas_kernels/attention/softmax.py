@@ -164,6 +164,18 @@ def merge(first: SoftmaxState, second: SoftmaxState) -> SoftmaxState:
   )
 
 
+def merge_parts(parts: SoftmaxState) -> SoftmaxState:
+  """The state of the keys of all `parts`, the leading axis of each of its arrays.
+
+  m = max_p m_p,    total = sum_p total_p·2^(m_p - m),    out = sum_p out_p·2^(m_p - m)
+  """
+  peak = jnp.max(parts.peak, axis=0)
+  reference = lax.broadcast_in_dim(_finite_peak(peak), parts.peak.shape, (1,))
+  fade = jnp.exp2(parts.peak - reference)
+  faded = parts.out * lax.broadcast_in_dim(fade, parts.out.shape, (0, 1))
+  return SoftmaxState(peak, jnp.sum(parts.total * fade, axis=0), jnp.sum(faded, axis=0))
+
+
 def finish(state: SoftmaxState) -> tuple[jax.Array, jax.Array]:
   """Softmax times values, and the natural log-sum-exp of the logits.
 

@@ -285,6 +285,37 @@ def test_the_model_is_within_its_aim_of_what_a_tuned_library_takes():
   assert statistics.median(errors[True]) < 0.15
 
 
+def test_idle_sub_partitions_expose_a_chain():
+  """Two warps are on half of an SM, and 0.3 of a chain of 0.7 us shows of each of 10 steps."""
+  phase = SmPhase(
+    tiles=132,
+    load=CoreLoad(steps=10, tiles=1),
+    per_step=SmAmounts(l2_bytes=1024),
+    per_tile=SmAmounts(),
+    flops_per_s=H200.peak_flops["bfloat16"],
+    arithmetic="tensor_cores",
+    exposed_softmax=1.0,
+    step_overhead_us=0.0,
+    dram_bytes=10**8,
+    resident_blocks=2,
+    num_stages=3,
+    chain_us=0.7,
+    warps=2,
+    exposed_chain=0.3,
+  )
+
+  def total_us(**change):
+    return sm_phases_time(H200, (dataclasses.replace(phase, **change),)).total_us
+
+  hidden = total_us(exposed_chain=0.0)
+  assert total_us() - hidden == pytest.approx(10 * 0.5 * 0.3 * 0.7)
+  assert total_us(warps=1) - hidden == pytest.approx(10 * 0.75 * 0.3 * 0.7)
+  assert total_us(warps=4) == total_us(warps=8) == hidden
+  # a second program is on the other half
+  two = {"tiles": 264, "load": CoreLoad(steps=10, tiles=2)}
+  assert total_us(**two) == total_us(exposed_chain=0.0, **two)
+
+
 def test_phases_add_up_and_name_what_sets_them():
   phase = SmPhase(
     tiles=132,
@@ -308,6 +339,9 @@ def test_phases_add_up_and_name_what_sets_them():
   assert one.bound == "tensor_cores"
   streaming = dataclasses.replace(phase, dram_bytes=10**9)
   assert sm_phases_time(H200, (streaming,)).bound == "dram"
+  plain = sm_phases_time(H200, (phase,), plain_start=True)
+  assert plain.times_us["launch"] == H200.stream_launch_us
+  assert one.total_us - plain.total_us == pytest.approx(launch - H200.stream_launch_us)
   assert sm_phases_time(H200, ()).total_us == launch
 
 
@@ -379,7 +413,7 @@ def test_what_the_cluster_kernel_does_not_take_is_named(change, config, reason):
 def test_the_portable_tile_is_the_one_measured_fastest():
   """128 keys and 3 stages where an SM has many steps, 64 of 2 warps where it has few."""
   for batch, keys, tile, splits in (
-    (1, 8192, hw.DecodeConfig(64, num_stages=3, num_warps=2), 16),
+    (1, 8192, hw.DecodeConfig(64, num_stages=3, num_warps=2), 32),
     (64, 8192, hw.DecodeConfig(128, num_stages=3, num_warps=4), 1),
     (1, 131072, hw.DecodeConfig(128, num_stages=3, num_warps=4), 16),
   ):
