@@ -95,7 +95,13 @@ def _rms_norm_backward(
   x, weight = residuals
   spec: RmsNorm = request.spec
   gradient = request.for_gradient(
-    RmsNormGradient(spec.eps, spec.weight_offset, request.dtype, weight.dtype)
+    RmsNormGradient(
+      spec.eps,
+      spec.weight_offset,
+      request.dtype,
+      weight.dtype,
+      sum_gradient=spec.sum_dtype is not None,
+    )
   )
   # d_outs has the gradient of x + residual, too, where that is a result
   d_x, d_weight = without_gradient(gradient, _SECOND, (x, *d_outs), (weight,))

@@ -95,12 +95,30 @@ def square_sum(pieces: Sequence[jax.Array], *, eps: float, arithmetic: Arithmeti
   if not arithmetic.branches:
     return scaled()
   total = _sum_of_squares(pieces)
-  smallest = 0.0 if eps >= _SMALLEST_PLAIN else _SMALLEST_PLAIN
-  plain = (total >= smallest) & (total <= _LARGEST_PLAIN)
+  plain = is_plain(total, eps=eps)
   # a choice, not a constant: inside shard_map it varies as the other branch's does
   largest = jnp.where(plain, 2.0**_TARGET_EXPONENT, jnp.zeros_like(total))
   every = jnp.min(plain.astype(jnp.int32)) > 0
   return lax.cond(every, lambda: SquareSum(largest, total), scaled)
+
+
+def is_plain(total: jax.Array, *, eps: float) -> jax.Array:
+  """Whether a sum of squares lost nothing that counts beside the sum and `eps`, and overflowed
+  nowhere; of other terms with eps = 0."""
+  smallest = 0.0 if eps >= _SMALLEST_PLAIN else _SMALLEST_PLAIN
+  return (total >= smallest) & (total <= _LARGEST_PLAIN)
+
+
+def coarse_power(largest: jax.Array) -> jax.Array:
+  """A power of two that brings `largest` into [1, 2^32), up to 2^126, without a look at its bits.
+
+  Squares of so large a row are far from overflow, and what of it vanishes below
+  2^-126 counts for nothing beside 1.
+  """
+  power = jnp.full_like(largest, 2.0**126)
+  for exponent in range(-96, 97, 32):
+    power = jnp.where(largest >= 2.0**exponent, 2.0**-exponent, power)
+  return power
 
 
 def _sum_of_squares(pieces: Sequence[jax.Array]) -> jax.Array:

@@ -370,9 +370,12 @@ def _main(
   return d_x, partial
 
 
-def merge(partial: jax.Array, dtype: jnp.dtype, *, cores: int, interpret: bool) -> jax.Array:
-  """The partial sums [groups, programs, columns], added up: [groups, 1, columns]."""
-  groups, programs, columns = partial.shape
+def merge(
+  partial: jax.Array, dtype: jnp.dtype, *, cores: int, interpret: bool, columns: int | None = None
+) -> jax.Array:
+  """The partial sums [groups, programs, columns or more], added up: [groups, 1, columns]."""
+  groups, programs, stored = partial.shape
+  columns = stored if columns is None else columns
   block = merging_block(programs=programs, columns=columns, cores=cores)
   width, blocks = block.block_cols, pl.cdiv(columns, block.block_cols)
   height = pl.cdiv(programs, block.block_rows) * block.block_rows

@@ -28,12 +28,14 @@ class RmsNormGradient:
     weight_offset: As in the forward op.
     dtype: Of x and of its gradient.
     weight_dtype: Of the weight and of its gradient.
+    sum_gradient: Whether the gradient of x + residual as a result comes in, too.
   """
 
   eps: float
   weight_offset: float
   dtype: jnp.dtype
   weight_dtype: jnp.dtype
+  sum_gradient: bool = False
 
   def squares(self, pieces: Sequence[jax.Array], exact: Arithmetic) -> SquareSum:
     """Of rows of float32 x, or of parts of them, in pieces; masked elements are 0."""

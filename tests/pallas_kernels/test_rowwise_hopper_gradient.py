@@ -1,0 +1,161 @@
+"""The Hopper kernel of rms_norm's gradient, interpreted or on a GPU; what it refuses."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rowwise_cases import arrays, assert_rms_gradients, normal
+
+import reference
+from pallas_kernels import compat, device, rms_norm
+from pallas_kernels.rowwise import hopper_rms_gradient, implementations
+from pallas_kernels.rowwise.inverse_rms import coarse_power
+from pallas_kernels.rowwise.request import RowOperands, RowRequest
+from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
+
+CPU = jax.default_backend() == "cpu"
+NAME = "mosaic_gpu_interpret" if CPU else "mosaic_gpu"
+SHARED_BYTES = 232448
+pytestmark = [] if CPU else [pytest.mark.gpu]
+runs = pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+
+
+def request(dtype: str = "bfloat16", *, name: str | None = "mosaic_gpu", **fields) -> RowRequest:
+  kind = jnp.dtype(dtype)
+  spec = RmsNormGradient(**{"eps": 1e-6, "weight_offset": 0.0, "dtype": kind, "weight_dtype": kind})
+  return RowRequest("rms_norm", dataclasses.replace(spec, **fields), kind, None, name)
+
+
+def gradients(x, weight, d_out, **fields):
+  operands = RowOperands((x[None], d_out[None]), (weight[None, None],))
+  d_x, d_weight = implementations.run(request(x.dtype.name, name=NAME, **fields), operands)
+  return d_x[0], d_weight[0, 0]
+
+
+@runs
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+  ("rows", "columns"),
+  [
+    (11, 1024),  # every block has several rows
+    (1, 2048),  # one row: a consumer has none
+    (5, 704),  # 11 x 64: zeros beyond the end of a row
+    (45, 512),  # more turns than stages
+  ],
+)
+def test_gradients(rows, columns, dtype, monkeypatch, rng):
+  if CPU:
+    monkeypatch.setattr(implementations, "_cores", lambda _: 2)
+  x, d_out = normal(rng, rows, columns, dtype=dtype), normal(rng, rows, columns, dtype=dtype)
+  weight = normal(rng, columns, dtype=dtype)
+  d_x, d_weight = gradients(x, weight, d_out)
+  assert (d_x.dtype, d_weight.dtype) == (x.dtype, weight.dtype)
+  assert_rms_gradients(d_x, d_weight, x, weight, d_out)
+
+
+@runs
+@pytest.mark.parametrize("scale", [2.0**-110, 2.0**-60, 2.0**-33, 2.0**40, 2.0**70, 2.0**120])
+@pytest.mark.parametrize("d_scale", [2.0**-50, 1.0, 2.0**60])
+def test_rows_whose_squares_or_products_leave_the_range(scale, d_scale, monkeypatch, rng):
+  if CPU:
+    monkeypatch.setattr(implementations, "_cores", lambda _: 1)
+  # beside ordinary rows, and one whose gradient is zero
+  x = np.asarray(rng.standard_normal((4, 512)), np.float64)
+  d_out = np.asarray(rng.standard_normal((4, 512)), np.float64)
+  x[1] *= scale
+  d_out[1] *= d_scale * min(scale, 1.0)
+  d_out[2] = 0.0
+  x, d_out = (jnp.asarray(a, jnp.bfloat16) for a in (x, d_out))
+  weight = normal(rng, 512)
+  d_x, d_weight = gradients(x, weight, d_out, eps=0.0)
+  exact = reference.rms_norm_gradients(
+    *(np.asarray(a, np.float64) for a in (x, weight, d_out)), eps=0.0
+  )
+  for found, value in zip(arrays(d_x, d_weight), (exact.x, exact.weight), strict=True):
+    largest = np.max(np.abs(value), axis=-1, keepdims=True)
+    error = np.abs(found.astype(np.float64) - value)
+    assert np.all(error <= 2.0**-8 * np.abs(value) + 2.0**-18 * largest + 2.0**-126)
+
+
+@runs
+def test_the_weights_offset_and_eps_enter(monkeypatch, rng):
+  if CPU:
+    monkeypatch.setattr(implementations, "_cores", lambda _: 2)
+  x, weight, d_out = normal(rng, 6, 512), normal(rng, 512), normal(rng, 6, 512)
+  found = gradients(x, weight, d_out, eps=0.125, weight_offset=1.0)
+  same = implementations.run(
+    request(name="interpret" if CPU else "triton", eps=0.125, weight_offset=1.0),
+    RowOperands((x[None], d_out[None]), (weight[None, None],)),
+  )
+  for ours, portable in zip(arrays(*found), arrays(*same), strict=True):
+    ours, portable = ours.astype(np.float64), portable.astype(np.float64).reshape(ours.shape)
+    assert np.all(np.abs(ours - portable) <= 2.0**-7 * np.abs(portable) + 2.0**-16)
+
+
+@pytest.mark.parametrize("columns", [128, 704, 4096, 5120, 8192, 11008, 12288])
+def test_a_row_is_cut_into_a_box_of_whole_loads(columns):
+  cut = hopper_rms_gradient.cut_of(columns)
+  assert cut.rows * cut.width == columns
+  assert max(cut.stored, cut.width) <= 256
+  assert cut.chunk[0] * cut.chunk[1] % (128 * cut.vector) == 0
+  assert cut.columns < 1.05 * columns or columns < 1024
+
+
+@pytest.mark.parametrize(
+  ("columns", "expected"), [(12288, 4), (11008, 4), (5120, 8), (5000, 0), (16384, 0), (111, 0)]
+)
+def test_the_ring_has_two_stages_for_each_consumer_or_none(columns, expected):
+  assert hopper_rms_gradient.stages(columns, shared_bytes=SHARED_BYTES) == expected
+
+
+def test_a_coarse_power_leaves_squares_in_range():
+  largest = np.exp2(np.arange(-149, 128, dtype=np.float64)).astype(np.float32)
+  power = np.asarray(coarse_power(jnp.asarray(largest)))
+  scaled = largest.astype(np.float64) * power
+  assert np.all(np.frexp(power)[0] == 0.5)
+  assert np.all((scaled >= 1) | (power == 2.0**126))
+  assert np.all(scaled < 2.0**32)
+
+
+def refused(sizes, **fields):
+  one = implementations._RMS_GRADIENTS[0]
+  h200 = device.TargetDevice("gpu", "NVIDIA H200", 132, (9, 0))
+  found = implementations._hopper_refusal(one, request(**fields), None, h200, sizes)
+  return None if found is None else found.reason
+
+
+@runs
+@pytest.mark.parametrize(
+  ("sizes", "fields", "reason"),
+  [
+    ((1, 7239, 11008), {"dtype": "float32"}, "rows and weights of 16 bits"),
+    ((1, 7239, 11008), {"weight_dtype": jnp.dtype("float32")}, "rows and weights of 16 bits"),
+    ((3, 7239, 11008), {}, "a batch of 3"),
+    ((1, 7239, 11008), {"sum_gradient": True}, "a third row"),
+    ((1, 7239, 5000), {}, "multiple of 64"),
+    ((1, 7239, 16384), {}, "have to fit in shared memory"),
+    ((1, 7239, 2048), {"name": None}, "7 rows for each core"),
+    ((1, 64, 11008), {"name": None}, "7 rows for each core"),
+  ],
+)
+def test_what_it_refuses(sizes, fields, reason):
+  assert reason in refused(implementations.Sizes(*sizes), **fields)
+
+
+@runs
+@pytest.mark.parametrize("columns", [4096, 11008, 12288])
+def test_long_rows_are_its_own_and_lower(columns):
+  assert refused(implementations.Sizes(1, 7239, columns), name=None) is None
+
+  def loss(x, weight):
+    return rms_norm(x, weight).astype(jnp.float32).sum()
+
+  x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((7239, columns), (columns,)))
+  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+    lowered = jax.jit(jax.grad(loss, (0, 1))).trace(x, weight).lower(lowering_platforms=("cuda",))
+  text = lowered.as_text()
+  assert "mosaic_gpu" in text
+  assert "rmsnorm_gradient_merge_portable" in text
+  assert "rmsnorm_gradient_portable" not in text
