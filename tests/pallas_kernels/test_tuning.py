@@ -358,7 +358,9 @@ def test_wrong_and_broken_tiles_do_not_win():
     assert result.best.config != best
     assert result.candidates[-1].config == best
     assert result.candidates[-1].trial.failure
-  everything = [x.config for x in candidates.first(PROBLEM, "h200_sxm", schedule="warp_specialized", top=4)]
+  everything = [
+    x.config for x in candidates.first(PROBLEM, "h200_sxm", schedule="warp_specialized", top=4)
+  ]
   result = searched(FakeDevice(broken=everything), {})
   assert (result.best, result.regret, result.entry(HERE)) == (None, None, None)
 
