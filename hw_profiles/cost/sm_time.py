@@ -10,9 +10,11 @@ from hw_profiles.cost.time_term import Term, added, leaf, longest, repeated, sha
 from hw_profiles.profile import GpuProfile, known
 
 # What a copy of a warp takes of an SM where its lanes copy less than 16 bytes each: address,
-# mask, load, packing, store. Calibrated on the H200: steps of Triton's matmul on rows of an
-# odd pitch (113 x 1023 x 203, blocks of 128 threads) take 0.81, 1.0 and 1.2 to 1.3 us with
-# 128, 192 and 256 of them (docs/results/h200-gemm.json, session_4).
+# mask, load, packing, store. Calibrated on the H200: Triton's matmul on rows of an odd pitch
+# (113 x 1023 x 203, K not split, blocks of 128 threads) takes 0.81, 1.0 and 1.3 us for each of
+# its steps, launch included, with 128, 192 and 256 of them (docs/results/h200-gemm.json,
+# session_4). With blocks of 64 threads 128 take 1.1 to 1.2 us: fewer warps hide less, which
+# this does not model.
 NARROW_COPY_CYCLES = 9
 
 Arithmetic = Literal["tensor_cores", "cuda_cores"]
