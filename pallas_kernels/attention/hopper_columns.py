@@ -32,3 +32,9 @@ def visible_columns(shape: tuple[int, ...], first: jax.Array, end: jax.Array) ->
   past_first = coarse - (softmax.along_columns(first, shape) - fine)
   count = softmax.along_columns(end - first, shape)
   return past_first.astype(jnp.uint32) < count.astype(jnp.uint32)
+
+
+def columns_from(shape: tuple[int, ...], first: jax.Array) -> jax.Array:
+  """first(row) <= column, for `first` of `shape` with equal columns; one register a row less."""
+  coarse, fine = split_columns(shape)
+  return coarse >= first - fine
