@@ -44,7 +44,7 @@ WGMMA_DEPTH = 16
 # 128 B spans and wgmmas. Head sizes are padded to as much.
 GRADIENT_COLUMNS = 64
 DEFAULT_MOST_CONSUMERS = 3
-# Head sizes of Q and V together up to which consumers are not made to take turns.
+# Head sizes of Q and V together up to which the exponentials take as long as the products.
 FREE_DIMS = 128
 # A buffer of shared memory begins where a 128 B swizzle pattern does, every eight rows of it.
 SHARED_ALIGNMENT_BYTES = 1024
@@ -75,14 +75,27 @@ def padded_dim(dim: int) -> int:
   return round_up(dim, WGMMA_DEPTH)
 
 
-def takes_turns(consumers: int, *, head_dim: int, value_dim: int) -> bool:
+def awaits_keys_early(*, head_dim: int, value_dim: int, num_stages: int) -> bool:
+  """Whether the forward kernel waits for the next block's K before the products of V.
+
+  With head sizes of 64 the exponentials take as long as the products. ptxas moves
+  the wait for the products before the first of them, unless a loop lies between,
+  as the wait for K is: with it, and by turns, 1262 us against 1286 at 2 x 8192, 32
+  heads, causal, on an H200 (1333 without turns). With 128 there is less to hide,
+  and it costs 911 against 823. One stage is not let go of before.
+  """
+  return num_stages > 1 and head_dim + value_dim <= FREE_DIMS
+
+
+def takes_turns(consumers: int, *, head_dim: int, value_dim: int, num_stages: int) -> bool:
   """Whether consumers of the forward kernel issue their products by turns.
 
-  With head sizes of 64 the exponentials take as long as the products, and
-  waiting for a turn costs more than it hides: 412 against 428 TFLOP/s at
-  8192 causal on an H200; with 128 it gives 694 against 667.
+  With head sizes of 64, where nothing keeps the exponentials under the products,
+  waiting for a turn costs more than it hides: 412 against 428 TFLOP/s at 8192
+  causal on an H200; with 128 it gives 694 against 667.
   """
-  return consumers > 1 and head_dim + value_dim > FREE_DIMS
+  early = awaits_keys_early(head_dim=head_dim, value_dim=value_dim, num_stages=num_stages)
+  return consumers > 1 and (early or head_dim + value_dim > FREE_DIMS)
 
 
 def gradient_slots(consumers: int) -> int:
@@ -139,7 +152,12 @@ def pass_shared_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
     # "full" and "empty" of Q, and the turn where there is one, of each consumer
     consumers = consumer_warpgroups(one)
     head_dim, value_dim = (dim for _, dim in one.streamed)
-    turns = takes_turns(consumers, head_dim=padded_dim(head_dim), value_dim=padded_dim(value_dim))
+    turns = takes_turns(
+      consumers,
+      head_dim=padded_dim(head_dim),
+      value_dim=padded_dim(value_dim),
+      num_stages=stages,
+    )
     barriers = (3 if turns else 2) * consumers + 2 * stages * len(one.streamed)
   held["barriers"] = (barriers * BARRIER_BYTES, barriers)
   return held

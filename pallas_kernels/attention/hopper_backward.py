@@ -153,9 +153,8 @@ def gradients(
       # ex2.approx, whose error `reference` allows the softmax
       approx_math=True,
       reduction_scratch_bytes=0,
-      # see `hopper_backward_kernel`. With segment ids and without the barriers, ptxas 13.0 runs
-      # out of registers and waits for every product (C7512)
-      unsafe_no_auto_barriers=not order.sight,
+      # by the rules of `hopper.fence`
+      unsafe_no_auto_barriers=geometry.is_lean(has_sight=visible is not None),
     ),
     interpret=interpret,
   )

@@ -75,6 +75,15 @@ class Geometry:
     """What queries see."""
     return self.rule.band.of(seq_q=self.sizes.seq_q, seq_kv=self.sizes.seq_kv)
 
+  def is_lean(self, *, has_sight: bool) -> bool:
+    """Whether steps go without barriers of a warpgroup and without zeros in accumulators.
+
+    Not where three loops walk the regions, with lengths, segment ids (`has_sight`)
+    or a window: that leaves ptxas 13.0 too few registers, and it waits for every
+    product (C7512) and spills where no mask is.
+    """
+    return not has_sight and self.band.transposed().right is None
+
   def regions(self, block: Any, walks: Any | None = None) -> tuple[Region, ...]:
     """Blocks of queries that a tile of keys walks.
 

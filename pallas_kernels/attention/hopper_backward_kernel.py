@@ -35,15 +35,15 @@ the device by then, and are not waited for in vain. There are two orders:
                           tile starts last, which costs nothing where all tiles
                           run at once
 
-Warpgroups meet at barriers of rings only: none of Mosaic's own is needed in a
-step (six of each consumer), by the rules of `hopper.fence`. What a consumer
-writes, dZ and dQ, products and copies read, each told by its ring; Q's and dO's
-numbers, which it reads, TMA writes; K's and V's memory takes dK and dV when the
-last part of dQ was made, which all threads that read K or V have come before.
-Without them, and with accumulators that need no zeros first, the kernel takes
-4.63 to 4.68 ms in place of 5.09 at 2 x 8192, 16 heads of 128, every key seen;
-0.715 for 0.776 at 8 x 2048, causal; 3.18 for 3.34 with 32 heads of 64, causal
-(H200).
+In one or two loops (`Geometry.is_lean`) warpgroups meet at barriers of rings
+only: none of Mosaic's own is needed in a step (six of each consumer), by the
+rules of `hopper.fence`. What a consumer writes, dZ and dQ, products and copies
+read, each told by its ring; Q's and dO's numbers, which it reads, TMA writes;
+K's and V's memory takes dK and dV when the last part of dQ was made, which all
+threads that read K or V have come before. Without them, and with accumulators
+that need no zeros first, the kernel takes 4.63 to 4.68 ms in place of 5.09 at
+2 x 8192, 16 heads of 128, every key seen; 0.715 for 0.776 at 8 x 2048, causal;
+3.18 for 3.34 with 32 heads of 64, causal (H200).
 
 The heads of a group are the inner loop: were they the outer one, a tile that
 few queries see would wait at its second head until the longest walk of the
@@ -51,6 +51,7 @@ first is done.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -65,7 +66,7 @@ from hw_profiles.capacity.warpgroups import FEWEST_REGISTERS, consumer_registers
 from pallas_kernels import compat
 from pallas_kernels.attention import softmax
 from pallas_kernels.attention.hopper_backward_geometry import Geometry
-from pallas_kernels.attention.hopper_columns import columns_from, visible_columns
+from pallas_kernels.attention.hopper_columns import columns_before, columns_from, visible_columns
 from pallas_kernels.attention.schedule import Region, Tile
 from pallas_kernels.hopper.fence import fence_smem
 from pallas_kernels.hopper.ring import StageRing
@@ -388,9 +389,16 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
   interpreted = refs.scratch is not None
   warpgroup = lax.axis_index("warpgroup")
   keys = pl.ds(warpgroup * WGMMA_ROWS, WGMMA_ROWS)
+  is_lean = geometry.is_lean(has_sight=bool(refs.sight))
   shape = (WGMMA_ROWS, geometry.block_q)
   dtype = refs.query.dtype
   logits = geometry.logits
+
+  def share_smem() -> None:
+    if is_lean:
+      fence_smem(interpreted=interpreted)
+    else:
+      plgpu.commit_smem()
 
   def along_queries(numbers: Any, stage: Any) -> jax.Array:
     loaded = compat.load_elementwise(numbers.at[stage], interpreted=interpreted)
@@ -405,20 +413,21 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
     else:
       plgpu.wgmma(acc, left, right)
 
-  def scores_and_gradients(scores_acc: Any, stage: Any) -> jax.Array:
+  def scores_and_gradients(scores_acc: Any, *others: Any, stage: Any | None = None) -> Any:
+    stage = program.q_ring.wait(step) if stage is None else stage
     plgpu.wgmma(scores_acc, refs.k.at[keys], compat.transposed_ref(refs.q.at[stage]))
     # under the product, not after it: shared memory is so busy that consumers waited for these
     # loads in a sixth of their samples (ncu, H200)
     stored = along_queries(refs.numbers.at[0], stage)
     d_o_stage = program.d_o_ring.wait(step)
-    d_z: jax.Array = pl.run_scoped(
-      lambda acc: gradients(scores_acc, acc, stage, d_o_stage, stored),
-      plgpu.ACC(shape, jnp.float32),
+    found = functools.partial(
+      gradients, scores_acc, stage=stage, d_o_stage=d_o_stage, stored=stored
     )
-    return d_z
+    d_z = found(*others) if others else pl.run_scoped(found, scores_type)
+    return d_z, stage
 
   def gradients(
-    scores_acc: Any, d_weights_acc: Any, stage: Any, d_o_stage: Any, stored: jax.Array
+    scores_acc: Any, d_weights_acc: Any, *, stage: Any, d_o_stage: Any, stored: jax.Array
   ) -> jax.Array:
     plgpu.wgmma(d_weights_acc, refs.v.at[keys], compat.transposed_ref(refs.d_o.at[d_o_stage]))
     scores = logits.scores(_settled(scores_acc, in_flight=1))
@@ -445,7 +454,7 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
 
     def share(slot: Any, all_shared: Any) -> None:
       refs.d_z[slot, keys] = d_z
-      fence_smem(interpreted=interpreted)
+      share_smem()
       if interpreted:
         plgpu.wgmma(d_key, refs.d_z.at[slot, keys], refs.q.at[stage])
       plgpu.barrier_arrive(all_shared)
@@ -455,8 +464,12 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
 
   # zeros in an accumulator are part of its first product only where no wait, which is a loop,
   # lies between: else they are 48 instructions a step. So each is made after the waits
-  stage = program.q_ring.wait(step)
-  d_z = pl.run_scoped(lambda acc: scores_and_gradients(acc, stage), plgpu.ACC(shape, jnp.float32))
+  scores_type = plgpu.ACC(shape, jnp.float32)
+  if is_lean:
+    stage = program.q_ring.wait(step)
+    d_z, stage = pl.run_scoped(functools.partial(scores_and_gradients, stage=stage), scores_type)
+  else:
+    d_z, stage = pl.run_scoped(scores_and_gradients, scores_type, scores_type)
 
   def add_to_keys() -> None:
     if not interpreted:
@@ -465,7 +478,8 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
   width = geometry.head_dim // geometry.parts
   columns = pl.ds(warpgroup * width if geometry.parts > 1 else 0, width)
 
-  def query_part(acc: Any, slot: Any) -> None:
+  def query_part(acc: Any, slot: Any | None = None) -> None:
+    slot = program.d_z_ring.wait(step) if slot is None else slot
     plgpu.wgmma(acc, compat.transposed_ref(refs.d_z.at[slot]), refs.k.at[:, columns])
     # it is stored while dK is being multiplied
     add_to_keys()
@@ -474,16 +488,14 @@ def _step(program: _Program, step: Any, d_key: Any, d_value: Any, *, masked: boo
 
     def hand_over(slot: Any, there: Any) -> None:
       refs.d_q[slot, :, columns] = part
-      fence_smem(interpreted=interpreted)
+      share_smem()
       plgpu.barrier_arrive(there)
 
     program.d_q_ring.fill(step, hand_over)
 
   def with_query_part() -> None:
-    slot = program.d_z_ring.wait(step)
-    pl.run_scoped(
-      lambda acc: query_part(acc, slot), plgpu.ACC((geometry.block_q, width), jnp.float32)
-    )
+    part = functools.partial(query_part, slot=program.d_z_ring.wait(step) if is_lean else None)
+    pl.run_scoped(part, plgpu.ACC((geometry.block_q, width), jnp.float32))
 
   if geometry.takes_turns:
     lax.cond(program.d_z_ring.stage(step) == warpgroup, with_query_part, add_to_keys)
@@ -534,5 +546,5 @@ def _visible(program: _Program, step: Any, shape: tuple[int, int]) -> jax.Array:
   if turned.right is None:
     beyond = jnp.full_like(first, geometry.sizes.seq_q + geometry.block_q)
     return columns_from(shape, jnp.where(first < end, first, beyond) - first_query)
-  before = ~columns_from(shape, end - first_query)
+  before = columns_before(shape, end - first_query)
   return before if turned.left is None else before & columns_from(shape, first - first_query)

@@ -38,3 +38,9 @@ def columns_from(shape: tuple[int, ...], first: jax.Array) -> jax.Array:
   """first(row) <= column, for `first` of `shape` with equal columns; one register a row less."""
   coarse, fine = split_columns(shape)
   return coarse >= first - fine
+
+
+def columns_before(shape: tuple[int, ...], end: jax.Array) -> jax.Array:
+  """column < end(row), as `columns_from`."""
+  coarse, fine = split_columns(shape)
+  return coarse < end - fine

@@ -37,7 +37,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles import AttentionConfig
-from hw_profiles.attention.warp_specialized import takes_turns
+from hw_profiles.attention.warp_specialized import awaits_keys_early, takes_turns
 from hw_profiles.capacity.warpgroups import PRODUCER_REGISTERS, consumer_registers
 from pallas_kernels import compat
 from pallas_kernels.attention import schedule, softmax
@@ -84,7 +84,19 @@ class Geometry:
   @property
   def takes_turns(self) -> bool:
     """Whether consumers issue their products by turns."""
-    return takes_turns(self.consumers, head_dim=self.head_dim, value_dim=self.value_dim)
+    return takes_turns(
+      self.consumers,
+      head_dim=self.head_dim,
+      value_dim=self.value_dim,
+      num_stages=self.config.num_stages,
+    )
+
+  @property
+  def awaits_keys_early(self) -> bool:
+    """Whether a step waits for the next one's keys."""
+    return awaits_keys_early(
+      head_dim=self.head_dim, value_dim=self.value_dim, num_stages=self.config.num_stages
+    )
 
   @property
   def rows(self) -> int:
@@ -326,9 +338,20 @@ def _consumer(
     # Mosaic's wait names no registers: without this LLVM may read them before it
     return lax.optimization_barrier(found)
 
-  def dots(step: Any) -> jax.Array:
+  def await_next_keys(step: Any, end: Any) -> None:
+    """Those of the next block of `end` steps: a loop between the exponentials and P·V's end."""
+    if geometry.awaits_keys_early:
+
+      @pl.when(step + 1 < end)
+      def _await_keys() -> None:
+        k_ring.wait(step + 1)
+
+  def keys_of(step: Any) -> Any:
+    return k_ring.stage(step) if geometry.awaits_keys_early else k_ring.wait(step)
+
+  def dots(step: Any, keys_of: Callable[[Any], Any]) -> jax.Array:
     def multiply(acc: Any) -> jax.Array:
-      issue_scores(acc, k_ring.wait(step))
+      issue_scores(acc, keys_of(step))
       return acc[...]
 
     found = settle(pl.run_scoped(multiply, plgpu.ACC((rows, config.block_kv), jnp.float32)))
@@ -371,22 +394,25 @@ def _consumer(
     """`x` as a wgmma holds it; the interpreter has no layouts."""
     return x if interpreted else plgpu.layout_cast(x, plgpu.Layout.WGMMA)
 
-  def start_tile(row: _Rows, block: Any, step: Any) -> _Carry:
+  def start_tile(row: _Rows, block: Any, step: Any, end: Any) -> _Carry:
     width = geometry.value_dim // geometry.value_panels
     peak, total, out = softmax.start(rows, width)
     if not interpreted:
       by_row = plgpu.Layout.WGMMA.reduce(1)
       peak, total = (plgpu.layout_cast(x, by_row) for x in (peak, total))
-    peak, total, weights, _ = weigh(dots(step), peak, total, row, block, True)
+    found = dots(step, k_ring.wait)
+    await_next_keys(step, end)
+    peak, total, weights, _ = weigh(found, peak, total, row, block, True)
     outs = (as_scores(out),) * geometry.value_panels
     return _Carry(peak, total, outs, settle(weights.astype(dtype)))
 
-  def visit(carry: _Carry, row: _Rows, block: Any, step: Any, masked: bool) -> _Carry:
+  def visit(carry: _Carry, row: _Rows, block: Any, step: Any, end: Any, masked: bool) -> _Carry:
     """Scores of `block` while the values of the one before are added."""
     peak, total, outs, weights = carry
     if interpreted:
       await_turn()
-      found = dots(step)
+      found = dots(step, keys_of)
+      await_next_keys(step, end)
       end_turn()
       peak, total, new_weights, fade = weigh(found, peak, total, row, block, masked)
       outs = interpreted_values(outs, weights, step - 1)
@@ -396,7 +422,7 @@ def _consumer(
       # first and the wait makes the compiler run them one by one
       def both(states: Any) -> None:
         out_accs, others = states
-        k_stage, v_stage = k_ring.wait(step), v_ring.wait(step - 1)
+        k_stage, v_stage = keys_of(step), v_ring.wait(step - 1)
         await_turn()
 
         def with_scores(s_acc: Any) -> softmax.Reweighed:
@@ -408,6 +434,9 @@ def _consumer(
           return weigh(found, peak, total, row, block, masked)
 
         reweighed = pl.run_scoped(with_scores, plgpu.ACC((rows, config.block_kv), jnp.float32))
+        if geometry.awaits_keys_early:
+          reweighed = softmax.Reweighed(*lax.optimization_barrier(tuple(reweighed)))
+          await_next_keys(step, end)
         for ref, value in zip(others, reweighed, strict=True):
           ref[...] = value
 
@@ -433,13 +462,13 @@ def _consumer(
     )
     plgpu.barrier_wait(refs.q_full.at[warpgroup])
     rows_at = _Rows(row, seen)
-    carry = start_tile(rows_at, first, steps)
+    carry = start_tile(rows_at, first, steps, steps + end - first)
     rest = tuple(
       Region(jnp.maximum(region.first, first + 1), region.end, region.masked) for region in regions
     )
 
     def one(block: Any, carry: _Carry, masked: bool) -> _Carry:
-      return visit(carry, rows_at, block, steps + block - first, masked)
+      return visit(carry, rows_at, block, steps + block - first, steps + end - first, masked)
 
     peak, total, outs, weights = schedule.walk(rest, one, carry)
     plgpu.barrier_arrive(refs.q_empty.at[warpgroup])
