@@ -36,6 +36,8 @@ class TileField:
     is_output: Whether the outputs of a tile are a multiple of it; remedies keep
       the product of such fields large.
     fallback: Value of a field that is no side in that search; None: its default.
+    most: A rule of the op refuses every value above this, whatever the memories
+      hold, so none is tried; None: there is no such rule.
   """
 
   value: int
@@ -44,6 +46,7 @@ class TileField:
   is_block: bool = False
   is_output: bool = False
   fallback: int | None = None
+  most: int | None = None
 
 
 TileFields = Mapping[str, TileField]

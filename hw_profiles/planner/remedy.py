@@ -63,6 +63,7 @@ class _Search:
   ) -> None:
     self._config, self._name, self._field = config, name, field
     self._shortfalls_of = shortfalls_of
+    self._most = _MOST if field.most is None else field.most
 
   def _shortfalls(self, value: int) -> tuple[Shortfall, ...]:
     return self._shortfalls_of(_with(self._config, {self._name: value}))
@@ -80,7 +81,7 @@ class _Search:
     is held and smaller ones need no more.
     """
     step = self._field.step
-    limit = min(limit, _MOST)
+    limit = min(limit, _MOST, self._most + 1)
     held = next((x for x in _powers_below(limit) if x >= step and self._is_held(x)), None)
     if held is None:
       return 0 if self._field.larger_needs_more else min(limit - 1, _MOST_STEPS * step)
@@ -104,6 +105,8 @@ class _Search:
   def above(self) -> int | None:
     """The smallest larger multiple of the step that runs."""
     step, value = self._field.step, self._field.value
+    if value >= self._most:
+      return None
     start = (value // step + 1) * step
     limit = max(value, step) * _GROWTH
     ceiling = min(limit, self._ceiling(limit + 1))

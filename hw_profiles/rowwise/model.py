@@ -15,11 +15,11 @@ from hw_profiles.rowwise.problem import (
   SwigluQuantizeProblem,
   TransposeProblem,
 )
-from hw_profiles.rowwise.tiling import num_splits
+from hw_profiles.rowwise.tiling import most_splits, num_splits
 from hw_profiles.tile_config import TileField, TileFields
 
 
-def _tile_fields(config: RowConfig, *, splits: int) -> TileFields:
+def _tile_fields(config: RowConfig, *, splits: int, most_splits: int) -> TileFields:
   """Blocks and stages, then what one vendor, or a reduction, reads."""
   return {
     "block_cols": TileField(
@@ -33,7 +33,7 @@ def _tile_fields(config: RowConfig, *, splits: int) -> TileFields:
     ),
     # more warps need fewer registers each
     "num_warps": TileField(warps(config)),
-    "num_splits": TileField(splits),
+    "num_splits": TileField(splits, most=most_splits),
     "num_writers": TileField(config.num_writers, larger_needs_more=True),
   }
 
@@ -58,7 +58,9 @@ class RowModel:
 
   def tile_fields(self, problem: RowProblem, config: RowConfig) -> TileFields:
     """Every field that could mend a tile."""
-    return _tile_fields(config, splits=num_splits(problem, config))
+    return _tile_fields(
+      config, splits=num_splits(problem, config), most_splits=most_splits(problem)
+    )
 
 
 class TransposeModel:
@@ -79,7 +81,7 @@ class TransposeModel:
   def tile_fields(self, problem: TransposeProblem, config: RowConfig) -> TileFields:
     """Every field that could mend a tile."""
     splits = 1 if config.num_splits is None else config.num_splits
-    return _tile_fields(config, splits=splits)
+    return _tile_fields(config, splits=splits, most_splits=1)
 
 
 SWIGLU = RowModel("swiglu", SwigluProblem)

@@ -77,6 +77,15 @@ def num_splits(problem: RowProblem, config: RowConfig) -> int:
   return 1 if fixed is None else fixed
 
 
+def most_splits(problem: RowProblem) -> int:
+  """The largest `num_splits` that no rule of `split_shortfalls` refuses."""
+  if not row_op(problem).statistics:
+    return 1
+  columns = max(problem.columns, 1)
+  fixed = problem.num_splits if isinstance(problem, RmsNormProblem) else None
+  return columns if fixed is None else min(fixed, columns)
+
+
 def row_tiling(problem: RowProblem, config: RowConfig, op: RowOp | None = None) -> RowTiling:
   """Cuts the problem; a tile that breaks a rule of `split_shortfalls` is cut as if it did not.
 

@@ -337,6 +337,19 @@ def test_any_config_is_planned_at_once(config):
     assert min(taken) < 0.1
 
 
+@pytest.mark.parametrize("profile", [H200, "ascend_950pr"], ids=["h200", "ascend"])
+def test_too_many_splits_are_told_the_most_that_a_row_has(profile):
+  config = hw.RowConfig(1, 1024, num_splits=10**9)
+  for problem, most in (
+    (hw.RmsNormProblem(1024, 12288), 12288),
+    (hw.RmsNormProblem(1024, 12288, num_splits=8), 8),
+    (FFN, 1),
+  ):
+    assert hw.plan(problem, config, profile).reason.endswith(f"num_splits that fits is {most}")
+  split = hw.plan(hw.RmsNormProblem(1024, 12288), hw.RowConfig(1, 1024, num_splits=12288), profile)
+  assert split.fits
+
+
 # --- L2
 
 
