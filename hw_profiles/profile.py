@@ -138,6 +138,8 @@ class GpuProfile(Profile):
     sustained_cuda_core_fraction: The same of the float32 peak of the CUDA cores.
     synchronous_mma_fraction: Share of the tensor peak of warps that wait for
       each product (mma.sync), where the full rate takes queued ones.
+    narrow_copy_cycles: What a warp's copy takes of an SM where its lanes copy less
+      than 16 bytes each, through registers.
     sustained_dram_fraction: Share of the DRAM peak that streaming reaches; None:
       unknown.
     sustained_l2_fraction: Share of the L2 bandwidth that streaming reaches.
@@ -184,6 +186,7 @@ class GpuProfile(Profile):
   sustained_tensor_fraction: float
   sustained_cuda_core_fraction: float
   synchronous_mma_fraction: float
+  narrow_copy_cycles: float
   sustained_dram_fraction: float | None
   sustained_l2_fraction: float
   pcie_bandwidth_bytes_per_s: float

@@ -9,14 +9,6 @@ from hw_profiles.cost.device_time import DeviceTime, device_time, unknown_rates
 from hw_profiles.cost.time_term import Term, added, leaf, longest, repeated, shared
 from hw_profiles.profile import GpuProfile, known
 
-# What a copy of a warp takes of an SM where its lanes copy less than 16 bytes each: address,
-# mask, load, packing, store. Calibrated on the H200: Triton's matmul on rows of an odd pitch
-# (113 x 1023 x 203, K not split, blocks of 128 threads) takes 0.81, 1.0 and 1.3 us for each of
-# its steps, launch included, with 128, 192 and 256 of them (docs/results/h200-gemm.json,
-# session_4). With blocks of 64 threads 128 take 1.1 to 1.2 us: fewer warps hide less, which
-# this does not model.
-NARROW_COPY_CYCLES = 9
-
 Arithmetic = Literal["tensor_cores", "cuda_cores"]
 """What does the operations that a kernel is there for."""
 
@@ -191,8 +183,8 @@ def resource_times_us(
   """Time of each resource of one SM for `amounts`.
 
   `flops_per_s` is the peak of what does `amounts.flops`, the `arithmetic`, all SMs
-  together; the keys are "arithmetic", "l2", "shared_memory", "special_functions"
-  and "cuda_cores", whose peak counts a multiply-add as two.
+  together; the keys are "arithmetic", "l2", "shared_memory", "special_functions",
+  "narrow_copies" and "cuda_cores", whose peak counts a multiply-add as two.
   """
   sustained = (
     gpu.sustained_cuda_core_fraction
@@ -210,5 +202,5 @@ def resource_times_us(
     "shared_memory": amounts.shared_bytes / shared_rate * 1e6,
     "special_functions": amounts.special_functions / special_rate * 1e6,
     "cuda_cores": amounts.cuda_core_operations / cuda_core_rate * 1e6,
-    "narrow_copies": amounts.narrow_copies * NARROW_COPY_CYCLES / gpu.clock_hz * 1e6,
+    "narrow_copies": amounts.narrow_copies * gpu.narrow_copy_cycles / gpu.clock_hz * 1e6,
   }

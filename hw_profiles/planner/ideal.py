@@ -10,8 +10,8 @@ from hw_profiles.profile import GpuProfile, NpuProfile
 # Large enough that a resource takes no time, small enough to stay exact.
 _FACTOR = 10**9
 
-# What sets the time of each resource of the time models: rates, and times a launch or a
-# load takes. "epilogue" and "fill" are made of the others and have no field of their own.
+# What sets the time of each resource of the time models: rates, and times a launch, a
+# load or a copy takes. "epilogue" and "fill" are made of the others and have no field of their own.
 _RATES: Mapping[type, Mapping[str, tuple[str, ...]]] = {
   GpuProfile: {
     "tensor_cores": ("peak_flops",),
@@ -40,6 +40,7 @@ _RATES: Mapping[type, Mapping[str, tuple[str, ...]]] = {
 _TIMES: Mapping[type, Mapping[str, tuple[str, ...]]] = {
   GpuProfile: {
     "latency": ("dram_latency_ns",),
+    "narrow_copies": ("narrow_copy_cycles",),
     "launch": ("launch_overhead_us", "stream_launch_us", "launch_gap_us"),
   },
   NpuProfile: {"launch": ("launch_overhead_us", "vector_launch_us", "mixed_launch_us")},

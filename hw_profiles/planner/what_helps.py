@@ -15,6 +15,8 @@ from hw_profiles.registry import resolve
 _LEAST_GAIN = 0.02
 # Fields this small are counted one by one, others doubled and halved.
 _SMALL = 8
+# What frees a problem of a resource that no device is without.
+_AVOIDED_BY = {"narrow_copies": "row pitches that are multiples of 16 bytes need none"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,7 @@ class WhatHelps:
   ideal: tuple[Change, ...]
 
   def sentences(self) -> tuple[str, ...]:
-    """For people: the tile, then the resource that matters most."""
+    """For people: the tile, then the resource that matters most, and what avoids its use."""
     if not self.ideal:
       if self.tile is None:
         return ("most help: several fields of the tile have to change before it fits",)
@@ -77,7 +79,9 @@ class WhatHelps:
       if self.tile is None
       else f"most help: {self.tile.sentence()}"
     )
-    return (first, f"of the device, most help without {self.ideal[0].sentence()}")
+    most = self.ideal[0]
+    avoided = f"; {_AVOIDED_BY[most.what]}" if most.what in _AVOIDED_BY else ""
+    return (first, f"of the device, most help without {most.sentence()}{avoided}")
 
 
 def what_helps(tile_plan: TilePlan[Any, Any], profile: str | Device | None = None) -> WhatHelps:

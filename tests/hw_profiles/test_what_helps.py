@@ -88,6 +88,25 @@ def test_without_the_bounding_resource_another_binds():
   assert ideal.predicted_us == pytest.approx(left)
 
 
+def test_copies_of_an_odd_pitch_are_told_the_pitches_that_need_none():
+  config = hw.MatmulConfig(64, 64, 64, 2)
+  planned, padded = (
+    hw.plan(hw.MatmulProblem(113, k, n), config, "h200_sxm", schedule="multistage")
+    for k, n in ((1023, 203), (1024, 208))
+  )
+  ideal = hw.what_helps(planned).ideal[0]
+  assert (planned.bound, ideal.what, ideal.bound) == ("narrow_copies", "narrow_copies", "latency")
+  # what is left are loads that wait for one another, which odd pitches do, too
+  left = planned.predicted_us - planned.times_us["narrow_copies"] + planned.times_us["latency"]
+  assert ideal.predicted_us == pytest.approx(left)
+  said = hw.what_helps(planned).sentences()[1]
+  assert said.endswith(f"{ideal.sentence()}; row pitches that are multiples of 16 bytes need none")
+  assert "narrow_copies" not in padded.times_us
+  assert padded.predicted_us < ideal.predicted_us
+  # of a device that is short of something else it is not said
+  assert "pitches" not in hw.what_helps(padded).sentences()[1]
+
+
 def test_tile_that_does_not_fit_is_told_what_makes_it_fit():
   planned = hw.plan(FFN, hw.MatmulConfig(128, 256, 64, 4), "rtx_pro_6000")
   assert not planned.fits
