@@ -34,10 +34,12 @@ from pallas_kernels.rowwise.transposing import Transpose
 _INVARIANT_ROWS = 1024
 
 _E4M3_COMPUTE_CAPABILITY = (8, 9)
-# The gradient of rms_norm: shorter rows, and fewer for each core, were not measured. 7239 x 4096
-# takes the Hopper kernel 46 us, the portable one 54; 1024 x 12288 25.7 and 29.0.
+# The gradient of rms_norm streams through shared memory where its rows come from memory, not from
+# L2. H200, Hopper kernel and portable one, us: 7239 x 11008 119 and 171, 924 x 8192 16.8 and 18.8,
+# but 1024 x 4096 10.9 and 9.8, 528 x 11008 16.4 and 15.3. Shorter rows were not measured there.
 _SHORTEST_STREAMED = 4096
 _FEWEST_STREAMED = 7
+_LEAST_STREAMED = 7_000_000
 _ROW_SPECS = (RowCodes, RmsNorm)
 Arrays = tuple[jax.Array, ...]
 
@@ -188,12 +190,16 @@ def _hopper_refusal(
       f"{sizes.columns} columns: the kernel takes a multiple of 64, and four rows of x and of d_y"
       " have to fit in shared memory",
     )
-  few = sizes.columns < _SHORTEST_STREAMED or sizes.rows < _FEWEST_STREAMED * _cores(device)
+  few = (
+    sizes.columns < _SHORTEST_STREAMED
+    or sizes.rows < _FEWEST_STREAMED * _cores(device)
+    or sizes.rows * sizes.columns < _LEAST_STREAMED
+  )
   if request.implementation is None and few:
     return Refusal(
       "option",
-      f"{sizes.rows} x {sizes.columns}: the kernel is for {_SHORTEST_STREAMED} columns and"
-      f" {_FEWEST_STREAMED} rows for each core, and more",
+      f"{sizes.rows} x {sizes.columns}: the kernel is for {_SHORTEST_STREAMED} columns,"
+      f" {_FEWEST_STREAMED} rows for each core and {_LEAST_STREAMED} elements, and more",
     )
   return None
 

@@ -138,6 +138,7 @@ def refused(sizes, **fields):
     ((1, 7239, 16384), {}, "have to fit in shared memory"),
     ((1, 7239, 2048), {"name": None}, "7 rows for each core"),
     ((1, 64, 11008), {"name": None}, "7 rows for each core"),
+    ((1, 1024, 4096), {"name": None}, "7000000 elements"),
   ],
 )
 def test_what_it_refuses(sizes, fields, reason):
