@@ -9,6 +9,15 @@ from typing import Any
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+# MLIR as jaxlib has it, which the code inside `plgpu.inline_mgpu` is written in. It is no public
+# interface; what is used of it is the same in all versions up to 0.12.
+from jaxlib.mlir import ir as ir
+from jaxlib.mlir.dialects import arith as arith
+from jaxlib.mlir.dialects import llvm as llvm
+from jaxlib.mlir.dialects import memref as memref
+from jaxlib.mlir.dialects import nvvm as nvvm
+from jaxlib.mlir.dialects import vector as vector
+
 _AT_LEAST_0_11 = jax.__version_info__ >= (0, 11)
 _AT_LEAST_0_12 = jax.__version_info__ >= (0, 12)
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxlib.mlir.dialects import nvvm
+
+from pallas_kernels.compat import nvvm
 
 
 def fence_smem(*, interpreted: bool) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, llvm, memref, vector
+
+from pallas_kernels.compat import arith, ir, llvm, memref, vector
 
 _THREADS = 128
 _LANES = 32
