@@ -9,10 +9,9 @@ from pallas_kernels.benchmark.ops.gemm import (
   FLOAT_DTYPES,
   GemmOp,
   MatmulShape,
-  interpreted_chunk,
 )
 from pallas_kernels.benchmark.ops.op import Function, Operands, draw, numpy_dtype, option
-from pallas_kernels.benchmark.ops.quantized_matmul import QUANTIZED_MATMUL
+from pallas_kernels.benchmark.ops.quantized_matmul import QUANTIZED_MATMUL, accumulation_of_codes
 from pallas_kernels.benchmark.ops.rowwise import quantized
 from pallas_kernels.benchmark.ops.verdict import Verdict, verdict
 
@@ -171,22 +170,11 @@ class QuantizeMatmul(GemmOp[QuantizeMatmulOptions]):
   ) -> Verdict:
     """`reference.check_quantize_matmul`, with the order of accumulation of what ran."""
     import reference
-    from pallas_kernels import dispatch
-    from pallas_kernels.gemm import hopper
 
     a, codes, scale = operands
     assert a is not None
     assert codes is not None
     assert scale is not None
-    # int8 products add up exactly, in int32
-    on_tensor_cores = (
-      codes.dtype.name != "int8"
-      and dispatch.accumulation(ran, codes.dtype.name, platform) != "ieee"
-    )
-    chunk = interpreted_chunk(config, ran)
-    if config is not None and ran == "mosaic_gpu":
-      promotes = hopper.promotes_steps(codes.dtype, interpreted=False)
-      chunk = config.block_k if promotes else None
     return verdict(
       reference.check_quantize_matmul(
         actual,
@@ -194,8 +182,7 @@ class QuantizeMatmul(GemmOp[QuantizeMatmulOptions]):
         codes,
         scale,
         out_dtype=numpy_dtype(options.out_dtype),
-        accumulation_chunk=chunk,
-        accumulate="tensor_core_fp8" if on_tensor_cores else "ieee",
+        **accumulation_of_codes(codes.dtype, ran=ran, config=config, platform=platform),
       )
     )
 

@@ -16,6 +16,7 @@ from pallas_kernels.benchmark.ops.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
   import jax
+  import numpy as np
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,27 @@ class QuantizedMatmulOptions:
   """The options of `pallas_kernels.quantized_matmul` that are flags."""
 
   out_dtype: str = option("bfloat16", "Result dtype; left out: bfloat16", choices=FLOAT_DTYPES)
+
+
+def accumulation_of_codes(
+  dtype: "np.dtype[Any]", *, ran: str, config: MatmulConfig | None, platform: str
+) -> dict[str, Any]:
+  """How `reference`'s checks take the order in which an implementation adds up codes."""
+  from pallas_kernels import dispatch
+  from pallas_kernels.gemm import hopper
+
+  # int8 products add up exactly, in int32
+  on_tensor_cores = (
+    dtype.name != "int8" and dispatch.accumulation(ran, dtype.name, platform) != "ieee"
+  )
+  chunk = interpreted_chunk(config, ran)
+  if config is not None and ran == "mosaic_gpu":
+    promotes = hopper.promotes_steps(dtype, interpreted=False)
+    chunk = config.block_k if promotes else None
+  return {
+    "accumulation_chunk": chunk,
+    "accumulate": "tensor_core_fp8" if on_tensor_cores else "ieee",
+  }
 
 
 class QuantizedMatmul(GemmOp[QuantizedMatmulOptions]):
@@ -157,22 +179,12 @@ class QuantizedMatmul(GemmOp[QuantizedMatmulOptions]):
   ) -> Verdict:
     """`reference.check_quantized_matmul`, with the order of accumulation of what ran."""
     import reference
-    from pallas_kernels import dispatch
-    from pallas_kernels.gemm import hopper
 
     a, b, a_scale, b_scale = operands
     assert a is not None
     assert b is not None
     assert a_scale is not None
     assert b_scale is not None
-    # int8 products add up exactly, in int32
-    on_tensor_cores = (
-      a.dtype.name != "int8" and dispatch.accumulation(ran, a.dtype.name, platform) != "ieee"
-    )
-    chunk = interpreted_chunk(config, ran)
-    if config is not None and ran == "mosaic_gpu":
-      promotes = hopper.promotes_steps(a.dtype, interpreted=False)
-      chunk = config.block_k if promotes else None
     return verdict(
       reference.check_quantized_matmul(
         actual,
@@ -181,8 +193,7 @@ class QuantizedMatmul(GemmOp[QuantizedMatmulOptions]):
         a_scale,
         b_scale,
         out_dtype=numpy_dtype(options.out_dtype),
-        accumulation_chunk=chunk,
-        accumulate="tensor_core_fp8" if on_tensor_cores else "ieee",
+        **accumulation_of_codes(a.dtype, ran=ran, config=config, platform=platform),
       )
     )
 
