@@ -116,11 +116,14 @@ def attention(
   sight: tuple[jax.Array, ...] = ()
   agenda = jnp.asarray(geometry.agenda())
   if visible is not None:
-    sight = _sight(visible.seen, config)
-    walks = sight[0]
+    # what rows past the last one compute is dropped
+    walks = intervals.walks(
+      visible.seen, block=config.block_q, other_block=config.block_kv, whole=False
+    )
+    sight = (walks.table, *intervals.in_whole_blocks(visible.seen, config.block_q))
     agenda = schedule.dealt_agenda(
       # a tile that sees nothing walks a block; and its ends take as long as one
-      jnp.maximum(walks[..., 3] - walks[..., 0], 1) + 1,
+      jnp.maximum(walks.end - walks.first, 1) + 1,
       geometry.order,
       blocks=geometry.blocks,
     )
@@ -179,11 +182,3 @@ def attention(
   if visible is not None and visible.exact is not None:
     doubt = [intervals.in_doubt_unless(visible.exact, x) for x in doubt]
   return HopperResult(out[:, : sizes.seq_q, :, : sizes.value_dim], residual, *doubt)
-
-
-def _sight(seen: intervals.Intervals, config: AttentionConfig) -> tuple[jax.Array, ...]:
-  """What tiles walk, and what their rows see, filled up to whole tiles."""
-  # what rows past the last one compute is dropped
-  walks = intervals.walks(seen, block=config.block_q, other_block=config.block_kv, whole=False)
-  missing = ((0, 0), (0, -seen.first.shape[1] % config.block_q))
-  return walks.table, *(jnp.pad(ends, missing) for ends in seen)

@@ -237,6 +237,5 @@ def _order(geometry: Geometry, visible: intervals.Sight | None) -> _Order:
   before, comes = intervals.ranks(
     walks, blocks=pl.cdiv(seq_q, block_q), descending=geometry.early_queries_first
   )
-  missing = ((0, 0), (0, -keys.first.shape[1] % geometry.block_kv))
-  sight = (walks.table, *(jnp.pad(ends, missing) for ends in keys))
+  sight = (walks.table, *intervals.in_whole_blocks(keys, geometry.block_kv))
   return _Order(before, sight, jnp.repeat(comes, block_q, axis=1)[:, :seq_q])

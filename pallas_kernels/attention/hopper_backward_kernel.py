@@ -71,6 +71,7 @@ from pallas_kernels.attention.schedule import Region, Tile
 from pallas_kernels.hopper.fence import fence_smem
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.store import finish_stores
+from pallas_kernels.portable_support import batch_index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,11 +186,7 @@ class _Program:
 
   def batch_of(self, ref: Any) -> Any:
     """A global operand's part of this sequence."""
-    return _at_batch(ref, self.tile.batch)
-
-
-def _at_batch(ref: Any, batch: Any) -> Any:
-  return ref.at[0 if ref.shape[0] == 1 else batch]
+    return ref.at[batch_index(ref, self.tile.batch)]
 
 
 def body(*flat: Any, refs_of: Callable[..., Refs], geometry: Geometry) -> None:
@@ -203,7 +200,8 @@ def body(*flat: Any, refs_of: Callable[..., Refs], geometry: Geometry) -> None:
       one.masked,
     )
     for one in geometry.regions(
-      tile.block, _at_batch(refs.sight[0], tile.batch) if refs.sight else None
+      tile.block,
+      refs.sight[0].at[batch_index(refs.sight[0], tile.batch)] if refs.sight else None,
     )
   )
   rings = (

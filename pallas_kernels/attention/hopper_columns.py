@@ -10,7 +10,7 @@ from pallas_kernels.attention import softmax
 _NEIGHBOURS = 8
 
 
-def split_columns(shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+def _split_columns(shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
   """Each column's number as a multiple of 8 and a rest.
 
   A thread holds two neighbouring columns in every eight. So the multiple is a
@@ -28,19 +28,20 @@ def visible_columns(shape: tuple[int, ...], first: jax.Array, end: jax.Array) ->
 
   One comparison, of unsigned numbers: column - first is large where it is negative.
   """
-  coarse, fine = split_columns(shape)
+  coarse, fine = _split_columns(shape)
   past_first = coarse - (softmax.along_columns(first, shape) - fine)
   count = softmax.along_columns(end - first, shape)
   return past_first.astype(jnp.uint32) < count.astype(jnp.uint32)
 
 
 def columns_from(shape: tuple[int, ...], first: jax.Array) -> jax.Array:
-  """first(row) <= column, for `first` of `shape` with equal columns; one register a row less."""
-  coarse, fine = split_columns(shape)
+  """first(row) <= column, for `first` of `shape` with equal columns, or a number; one register
+  a row less."""
+  coarse, fine = _split_columns(shape)
   return coarse >= first - fine
 
 
 def columns_before(shape: tuple[int, ...], end: jax.Array) -> jax.Array:
   """column < end(row), as `columns_from`."""
-  coarse, fine = split_columns(shape)
+  coarse, fine = _split_columns(shape)
   return coarse < end - fine

@@ -41,7 +41,7 @@ from hw_profiles.attention.warp_specialized import awaits_keys_early, takes_turn
 from hw_profiles.capacity.warpgroups import PRODUCER_REGISTERS, consumer_registers
 from pallas_kernels import compat
 from pallas_kernels.attention import schedule, softmax
-from pallas_kernels.attention.hopper_columns import split_columns, visible_columns
+from pallas_kernels.attention.hopper_columns import columns_before, columns_from, visible_columns
 from pallas_kernels.attention.masks import Band
 from pallas_kernels.attention.operands import Sizes
 from pallas_kernels.attention.rule import AttentionRule
@@ -49,6 +49,7 @@ from pallas_kernels.attention.schedule import Region, TileOrder, Walk
 from pallas_kernels.attention.softmax import LogitRule, SoftmaxState
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.store import finish_stores
+from pallas_kernels.portable_support import batch_index
 
 Panels = tuple[jax.Array, ...]
 
@@ -125,7 +126,7 @@ class Geometry:
     """
     config = self.config
     if walks is not None:
-      own = _at_batch(walks, tile.batch).at[tile.block]
+      own = walks.at[batch_index(walks, tile.batch)].at[tile.block]
       first, full_first, full_end, end = (own[i] for i in range(4))
       found = schedule.regions_of(first, full_first, full_end, end)
       first = jnp.minimum(first, -(-self.sizes.seq_kv // config.block_kv) - 1)
@@ -199,10 +200,6 @@ class Refs:
   seen: tuple[Any, ...] = ()
 
 
-def _at_batch(ref: Any, batch: Any) -> Any:
-  return ref.at[0 if ref.shape[0] == 1 else batch]
-
-
 def body(*flat: Any, refs_of: Callable[..., Refs], geometry: Geometry, interpreted: bool) -> None:
   """What every warpgroup of every thread block runs."""
   refs = refs_of(*flat)
@@ -245,14 +242,14 @@ def _memory(refs: Refs, k_ring: StageRing, v_ring: StageRing, geometry: Geometry
   def load_tile(i: Any, steps: Any) -> Any:
     tile = _tile(refs, geometry, i)
     first, end, _ = geometry.regions(tile, refs.walks)
-    query = _at_batch(refs.query, tile.batch)
+    query = refs.query.at[batch_index(refs.query, tile.batch)]
     head = tile.head // geometry.sizes.group
 
     def load(ring: StageRing, source: Any, stages: Stored, block: Any) -> None:
       keys = pl.ds(block * config.block_kv, config.block_kv)
 
       def copy(stage: Any, arrived: Any) -> None:
-        window = _at_batch(source, tile.batch).at[keys, head]
+        window = source.at[batch_index(source, tile.batch)].at[keys, head]
         _copy_panels(window, stages.landing.at[stage], arrived)
 
       ring.fill(steps + block - first, copy)
@@ -456,7 +453,7 @@ def _consumer(
     row = tile.block * config.block_q + warpgroup * rows
     seen = tuple(
       compat.load_elementwise(
-        _at_batch(ends, tile.batch).at[pl.ds(row, rows)], interpreted=interpreted
+        ends.at[batch_index(ends, tile.batch)].at[pl.ds(row, rows)], interpreted=interpreted
       )
       for ends in refs.seen
     )
@@ -517,16 +514,15 @@ def _in_band(
   shape: tuple[int, ...], geometry: Geometry, row: Any, first_key: Any
 ) -> jax.Array | None:
   """Whether keys from `first_key` on are visible to queries from `row` on; None: all are."""
-  coarse, fine = split_columns(shape)
   query = lax.broadcasted_iota(jnp.int32, shape, 0)
   least, largest = geometry.band.offsets()
   # of the block's first key from the rows' first query
   base = first_key - row
   seen = []
   if geometry.sizes.seq_kv % geometry.config.block_kv:
-    seen.append(coarse < geometry.sizes.seq_kv - first_key - fine)
+    seen.append(columns_before(shape, geometry.sizes.seq_kv - first_key))
   if least is not None:
-    seen.append(coarse >= query + (least - base) - fine)
+    seen.append(columns_from(shape, query + (least - base)))
   if largest is not None:
-    seen.append(coarse <= query + (largest - base) - fine)
+    seen.append(columns_before(shape, query + (largest - base + 1)))
   return functools.reduce(lax.bitwise_and, seen) if seen else None

@@ -14,7 +14,7 @@ A kernel walks from the least `first` of a block to the largest `end`, and needs
 its mask in the blocks that not all rows of it see as a whole.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,7 +104,12 @@ def walks(intervals: Intervals, *, block: int, other_block: int, whole: bool) ->
     whole: Whether rows past the last one count as rows that see nothing, so
       that a block with any has its mask everywhere; else they do not count.
   """
-  first, end = (_in_blocks(x, block, whole=whole) for x in intervals)
+  if whole:
+    filled = in_whole_blocks(intervals, block)
+  else:
+    missing = ((0, 0), (0, -intervals.first.shape[1] % block))
+    filled = Intervals(*(jnp.pad(ends, missing, mode="edge") for ends in intervals))
+  first, end = (x.reshape(x.shape[0], -1, block) for x in filled)
   empty = first >= end
   largest = jnp.iinfo(jnp.int32).max
   begins = jnp.min(jnp.where(empty, jnp.int32(largest), first), axis=2) // other_block
@@ -136,6 +141,12 @@ def ranks(found: Walks, *, blocks: int, descending: bool) -> tuple[jax.Array, ja
   else:
     before = jnp.cumsum(counts, axis=1) - counts
   return before.astype(jnp.int32), jnp.any(comes, axis=1)
+
+
+def in_whole_blocks(intervals: Intervals, block: int) -> Intervals:
+  """Filled up to whole blocks with rows that see nothing."""
+  missing = ((0, 0), (0, -intervals.first.shape[1] % block))
+  return Intervals(*(jnp.pad(ends, missing) for ends in intervals))
 
 
 def in_doubt_unless(exact: jax.Array, doubt: jax.Array) -> jax.Array:
@@ -194,10 +205,3 @@ def _meet(one: Intervals, other: Intervals) -> Intervals:
   """What both have."""
   first = jnp.maximum(one.first, other.first)
   return Intervals(first, jnp.maximum(jnp.minimum(one.end, other.end), first))
-
-
-def _in_blocks(ends: Any, block: int, *, whole: bool) -> jax.Array:
-  """[b, rows] as [b, blocks, block], filled up with what sees nothing or with the last row."""
-  missing = ((0, 0), (0, -ends.shape[1] % block))
-  filled = jnp.pad(ends, missing) if whole else jnp.pad(ends, missing, mode="edge")
-  return filled.reshape(ends.shape[0], -1, block)

@@ -13,6 +13,7 @@ from jax import lax
 from hw_profiles.attention.mask import KeyBlocks
 from pallas_kernels.attention.integers import quotient, remainder
 from pallas_kernels.attention.masks import Band
+from pallas_kernels.portable_support import batch_index
 
 # Keys and values of the heads that run at once should stay in L2, which the
 # smallest of the larger GPUs (A100: 40 MB, H100: 50 MB) share with Q and O.
@@ -243,8 +244,8 @@ def dealt_agenda(work: jax.Array, order: TileOrder, *, blocks: int) -> jax.Array
   """
   program = jnp.arange(order.programs, dtype=jnp.int32)
   tile = order.tile(program)
-  batch = tile.batch if work.shape[0] > 1 else jnp.zeros_like(tile.batch)
-  _, program = lax.sort((-work[batch, tile.block], program), num_keys=1, is_stable=True)
+  length = work[batch_index(work, tile.batch), tile.block]
+  _, program = lax.sort((-length, program), num_keys=1, is_stable=True)
   rounds = -(-order.programs // blocks)
   dealt = jnp.pad(program, (0, rounds * blocks - order.programs), constant_values=-1)
   dealt = dealt.reshape(rounds, blocks)
