@@ -102,6 +102,53 @@ class Case:
     )
 
 
+def packed_cases(
+  kinds: dict[str, tuple[int | None, tuple[float, ...] | None, dict[str, Any]]],
+  lengths: tuple[tuple[int, int], ...],
+) -> list[Case]:
+  """Three sequences with lengths or segments, at three head sizes.
+
+  Args:
+    kinds: By name: segments, the share of each sequence that is used, options.
+    lengths: Queries and keys of a sequence.
+  """
+  return [
+    Case(
+      f"{name} {both} {sizes}",
+      (3, *both, *heads, *sizes),
+      dtype,
+      segments=segments,
+      lengths=None if share is None else tuple(tuple(int(x * one) for x in share) for one in both),
+      options=options,
+    )
+    for name, (segments, share, options) in kinds.items()
+    for both in lengths
+    for sizes, heads, dtype in (
+      ((64, 64), (4, 2), "bfloat16"),
+      ((128, 128), (4, 1), "float16"),
+      ((72, 40), (2, 2), "bfloat16"),
+    )
+  ]
+
+
+def with_an_id_that_comes_back(arrays: dict[str, Any], start: int) -> dict[str, Any]:
+  """The first segment's id once more from `start` on, in the second sequence."""
+  found = dict(arrays)
+  for name in ("query_segment_ids", "key_value_segment_ids"):
+    found[name] = found[name].at[1, start:].set(found[name][1, 0])
+  return found
+
+
+def with_nan_in_unused_slots(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+  """Query, key and value with NaN past the used lengths."""
+  assert case.lengths is not None
+  found = dict(arrays)
+  for name, used in (("query", 0), ("key", 1), ("value", 1)):
+    for batch, length in enumerate(case.lengths[used]):
+      found[name] = found[name].at[batch, length:].set(np.nan)
+  return found
+
+
 def tile_for(implementation: str) -> AttentionConfig | None:
   """Small blocks for the interpreter, so that there is more than one; else the planner's."""
   return TILE if implementation == "interpret" else None

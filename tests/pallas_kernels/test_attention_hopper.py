@@ -8,7 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import Case, assert_inside_bound
+from attention_cases import (
+  Case,
+  assert_inside_bound,
+  packed_cases,
+  with_an_id_that_comes_back,
+  with_nan_in_unused_slots,
+)
 
 import hw_profiles
 from hw_profiles import AttentionProblem
@@ -166,10 +172,7 @@ def assert_unused_slots_never_reach(implementation, config, rng) -> None:
   case = Case("unused", (2, 70, 72, 1, 1, 32, 32), "bfloat16", lengths=((70, 30), (33, 72)))
   arrays = case.arrays(rng)
   run = jax.jit(case.call(implementation, config=config))
-  dirty = dict(arrays)
-  for name, used in zip(("query", "key", "value"), (0, 1, 1), strict=True):
-    for batch, length in enumerate(case.lengths[used]):
-      dirty[name] = dirty[name].at[batch, length:].set(np.nan)
+  dirty = with_nan_in_unused_slots(case, arrays)
   assert_inside_bound(case, arrays, run(**dirty), implementation)
 
 
@@ -182,9 +185,7 @@ def test_segment_ids_that_come_back_are_right_all_the_same(rng):
 def assert_ids_that_come_back_are_right(implementation, config, rng) -> None:
   """An id in two runs of one sequence of two."""
   case = Case("back", (2, 70, 70, 1, 1, 32, 32), "bfloat16", segments=3)
-  arrays = case.arrays(rng)
-  for name in ("query_segment_ids", "key_value_segment_ids"):
-    arrays[name] = arrays[name].at[1, 60:].set(arrays[name][1, 0])
+  arrays = with_an_id_that_comes_back(case.arrays(rng), 60)
   result = jax.jit(case.call(implementation, config=config))(**arrays)
   assert_inside_bound(case, arrays, result, implementation)
 
@@ -228,37 +229,20 @@ def test_on_a_gpu(options, lengths, sizes, dtype, rng):
     np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
-PACKED = [
-  Case(
-    f"{name} {lengths} {sizes}",
-    (3, *lengths, *heads, *sizes),
-    dtype,
-    segments=segments,
-    lengths=used,
-    options=options,
-  )
-  for name, segments, share, options in (
-    ("lengths", None, (1.0, 0.4, 0.0), {}),
-    ("causal lengths", None, (1.0, 0.7, 0.1), TO_THE_END),
-    ("packed", 4, None, {"is_causal": True, "causal_alignment": "top_left"}),
-    ("packed lengths", 3, (0.9, 1.0, 0.5), {"logits_soft_cap": 5.0}),
-    (
-      "window",
+PACKED = packed_cases(
+  {
+    "lengths": (None, (1.0, 0.4, 0.0), {}),
+    "causal lengths": (None, (1.0, 0.7, 0.1), TO_THE_END),
+    "packed": (4, None, {"is_causal": True, "causal_alignment": "top_left"}),
+    "packed lengths": (3, (0.9, 1.0, 0.5), {"logits_soft_cap": 5.0}),
+    "window": (
       2,
       (1.0, 0.3, 0.8),
       {"local_window_size": (100, 30), "causal_alignment": "top_left"},
     ),
-  )
-  for lengths in ((256, 256), (300, 333), (1, 500), (513, 129))
-  for used in (
-    None if share is None else tuple(tuple(int(x * one) for x in share) for one in lengths),
-  )
-  for sizes, heads, dtype in (
-    ((64, 64), (4, 2), "bfloat16"),
-    ((128, 128), (4, 1), "float16"),
-    ((72, 40), (2, 2), "bfloat16"),
-  )
-]
+  },
+  ((256, 256), (300, 333), (1, 500), (513, 129)),
+)
 
 
 @pytest.mark.gpu
