@@ -83,8 +83,8 @@ class Cut:
 
 
 def cut_of(columns: int) -> Cut | None:
-  """The matrix with the fewest zeros; None: there is none."""
-  if columns % _COLUMNS_STEP:
+  """The matrix with the fewest zeros; None: there is none, as for no columns."""
+  if columns == 0 or columns % _COLUMNS_STEP:
     return None
   found = []
   for width in (64, 128, 256):

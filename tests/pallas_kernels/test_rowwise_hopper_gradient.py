@@ -104,7 +104,8 @@ def test_a_row_is_cut_into_a_box_of_whole_loads(columns):
 
 
 @pytest.mark.parametrize(
-  ("columns", "expected"), [(12288, 4), (11008, 4), (5120, 8), (5000, 0), (16384, 0), (111, 0)]
+  ("columns", "expected"),
+  [(12288, 4), (11008, 4), (5120, 8), (5000, 0), (16384, 0), (111, 0), (0, 0)],
 )
 def test_the_ring_has_two_stages_for_each_consumer_or_none(columns, expected):
   assert hopper_rms_gradient.stages(columns, shared_bytes=SHARED_BYTES) == expected
