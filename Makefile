@@ -186,9 +186,8 @@ BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --resu
 	--peers=xla
 # Where the measured times are kept; docs/results names the files by GPU and family.
 RESULTS ?= docs/results/h200-gemm.json
-LADDER ?= docs/gemm-ladder.md
 
-# The ladder always checks its steps.
+# The ladder always checks its steps; docs/gemm-ladder.md is written from what RESULTS then holds.
 gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with peers beside them; kept in RESULTS.
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=compare $(ARGS)
 	$(BENCH),stream --planned --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%) $(BENCH_DEEP:%=--shape=%)
@@ -202,7 +201,7 @@ gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with peers be
 	$(BENCH) --kernel=quantized_matmul --dtype=float8_e4m3fn,int8 $(BENCH_QUANTIZED:%=--shape=%)
 	$(BENCH) --kernel=quantize_matmul --check=none $(BENCH_QUANTIZED:%=--shape=%)
 	$(BENCH) --kernel=quantize_matmul --check=none --fuse=yes --shape=m=1024,k=4096,n=12288
-	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder --format=markdown --output=$(LADDER) \
+	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder --results=$(RESULTS) \
 	  $(filter-out --check=%,$(ARGS))
 
 # The row-wise family: rows of a decode step, of a prompt and of many, at the widths of models; cold

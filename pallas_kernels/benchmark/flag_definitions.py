@@ -139,7 +139,7 @@ def define() -> absl_flags.FlagValues:
     "results",
     None,
     "Add the measured times, each with its peers' and its environment, to this JSON file; a row "
-    "of the same device and arguments is replaced. Of --task=run and --task=fusion, GPU only.",
+    "of the same device and arguments is replaced. Of --task=run, ladder and fusion, GPU only.",
   )
   listed(
     "stage",

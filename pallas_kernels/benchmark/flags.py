@@ -64,7 +64,7 @@ _READ_BY = {
   "top": ("tune", "ascend", "port"),
   "resume": ("tune",),
   "table": ("tune",),
-  "results": ("run", "fusion"),
+  "results": ("run", "ladder", "fusion"),
   "stage": ("mlir",),
   "passes": ("mlir",),
   "compilers": ("compare",),

@@ -14,9 +14,10 @@
       "details": {"launches": 3},           further facts of one task, if there are any
       "environment": {"device_kind": "NVIDIA H200", "driver": ..., "date": ...}}]}
 
-A row replaces the one of the same device and arguments. Each has an environment
-of its own, so that a file can be added to; whatever else the file's object
-holds, a note written by hand for instance, stays as it is.
+A row replaces the one of the same device and arguments, and of the same step
+where a line of `--task=ladder` gives several. Each has an environment of its
+own, so that a file can be added to; whatever else the file's object holds, a
+note written by hand for instance, stays as it is.
 """
 
 import dataclasses
@@ -158,9 +159,10 @@ def _read(path: str) -> dict[str, Any]:
   return document
 
 
-def _key(row: Mapping[str, Any]) -> tuple[str, str]:
+def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
   """What a row is replaced by."""
-  return str(row["environment"].get("device_kind")), row["arguments"]
+  step = row.get("details", {}).get("step", "")
+  return str(row["environment"].get("device_kind")), row["arguments"], step
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

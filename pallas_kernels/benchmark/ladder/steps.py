@@ -25,12 +25,16 @@ class Step:
     change: What is new against the step below.
     run: A, B -> C.
     predict: Problem, profile -> (time in microseconds or None, what sets it).
+    config: The tile, where the step is a kernel of the library.
+    implementation: Which of its kernels, by name.
   """
 
   name: str
   change: str
   run: Callable[[jax.Array, jax.Array], jax.Array]
   predict: Callable[[MatmulProblem, GpuProfile], tuple[float | None, str]]
+  config: MatmulConfig | None = None
+  implementation: str | None = None
 
 
 def _on_cuda_cores(
@@ -65,6 +69,8 @@ def _kernel(change: str, config: MatmulConfig, *, implementation: str, schedule:
     change=change,
     run=functools.partial(matmul, config=config, implementation=implementation),
     predict=functools.partial(_planned, config=config, schedule=schedule),
+    config=config,
+    implementation=implementation,
   )
 
 

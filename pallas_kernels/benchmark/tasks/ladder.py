@@ -4,55 +4,25 @@ Each step is checked against cuBLAS through XLA and timed beside it, on the
 default problem or the one `--shape` and `--dtype` name.
 """
 
-import dataclasses
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
-import hw_profiles
 from hw_profiles import GpuProfile, MatmulProblem
-from pallas_kernels.benchmark import environment, jobs, timing
+from pallas_kernels.benchmark import commands, environment, jobs, timing
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import Options
+from pallas_kernels.benchmark.ladder import table
 from pallas_kernels.benchmark.ladder.steps import Step, steps
-from pallas_kernels.benchmark.rows import FAILED, PASSED, Block, Report
+from pallas_kernels.benchmark.ladder.table import LadderRow
+from pallas_kernels.benchmark.ops.op import option_flags
+from pallas_kernels.benchmark.results import Result
+from pallas_kernels.benchmark.rows import FAILED, PASSED, Report
+from pallas_kernels.benchmark.workload import Workload
 from pallas_kernels.device import planning_profile, target_device
 
 # float32 sums of K products in another order, then one rounding: both results
 # lie within K·2^-23 of the exact sum's magnitude, and half an ulp
 _ROUNDINGS = 2
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LadderRow:
-  """One step.
-
-  Attributes:
-    step: What it is.
-    change: What is new against the step below.
-    predicted_us: The model's time.
-    bound: What sets it.
-    measured_us: Median of the device timer; None where it did not run.
-    tflops: 2·M·N·K over that time.
-    share_of_cublas: XLA's time over this one.
-    check: Against XLA's result.
-    reason: Why it did not run.
-  """
-
-  step: str
-  change: str
-  predicted_us: float | None
-  bound: str
-  measured_us: float | None
-  tflops: float | None
-  share_of_cublas: float | None
-  check: str
-  reason: str | None
-
-  def as_dict(self) -> dict[str, Any]:
-    """The row as JSON holds it."""
-    return dataclasses.asdict(self)
 
 
 def run(options: Options) -> Report:
@@ -65,9 +35,7 @@ def run(options: Options) -> Report:
   device = target_device()
   if not device.is_hopper:
     raise UsageError(f"--task=ladder: its upper steps need Hopper, and this is {device.kind!r}")
-  if len(options.workloads) != 1 or options.workloads[0].op.name != "matmul":
-    raise UsageError("--task=ladder: expected one --shape of --kernel=matmul")
-  workload = options.workloads[0]
+  workload = _workload(options)
   problem = workload.problem()
   profile, _ = planning_profile(device)
   a, b = (
@@ -79,15 +47,39 @@ def run(options: Options) -> Report:
     jnp.dot, (a, b), iterations=options.iterations, timer="device", cold_l2=False
   )
   assert cublas is not None
-  rows = tuple(
-    _row(step, problem, profile, a, b, expected, cublas.median_us, options.iterations)
+  pairs = [
+    (step, _row(step, problem, profile, a, b, expected, cublas.median_us, options.iterations))
     for step in steps()
-  )
+  ]
+  rows = tuple(row for _, row in pairs)
+  line = table.cublas_line(cublas.median_us)
   return Report(
     environment=environment.describe(with_device=True),
     rows=rows,
-    blocks=(_block(rows, problem, profile, cublas.median_us),),
+    blocks=(table.block(rows, problem, profile, lines=(line,)),),
+    results=tuple(
+      _result(options, workload, step, row, row.measured_us, cublas.median_us)
+      for step, row in pairs
+      if row.measured_us is not None
+    ),
   )
+
+
+def _workload(options: Options) -> Workload:
+  """The one problem that the ladder climbs.
+
+  Raises:
+    UsageError: there are several, or one that the lowest steps do not compute.
+  """
+  if len(options.workloads) != 1 or options.workloads[0].op.name != "matmul":
+    raise UsageError("--task=ladder: expected one --shape of --kernel=matmul")
+  (workload,) = options.workloads
+  flags = option_flags(workload.options)
+  if workload.problem().batch != 1:
+    flags.append(f"--shape={workload.shape}")
+  if flags:
+    raise UsageError(f"{flags[0]}: --task=ladder is about one plain matmul, without it")
+  return workload
 
 
 def _row(
@@ -100,34 +92,18 @@ def _row(
   cublas_us: float,
   iterations: int,
 ) -> LadderRow:
-  try:
-    predicted_us, bound = step.predict(problem, profile)
-  except hw_profiles.InfeasibleTileError as error:
-    return LadderRow(
-      step=step.name,
-      change=step.change,
-      predicted_us=None,
-      bound="-",
-      measured_us=None,
-      tflops=None,
-      share_of_cublas=None,
-      check="not run",
-      reason=str(error),
-    )
+  row = table.predicted(step, problem, profile)
+  if row.reason is not None:
+    return row
   actual = jax.jit(step.run)(a, b)
   # slow steps need no many runs: theirs are long
   measured = timing.measure(step.run, (a, b), iterations=iterations, timer="device", cold_l2=False)
-  us = None if measured is None else measured.median_us
-  return LadderRow(
-    step=step.name,
-    change=step.change,
-    predicted_us=predicted_us,
-    bound=bound,
-    measured_us=us,
-    tflops=None if us is None else problem.flops / us / 1e6,
-    share_of_cublas=None if us is None else cublas_us / us,
+  return table.measured(
+    row,
+    problem,
+    measured_us=None if measured is None else measured.median_us,
+    cublas_us=cublas_us,
     check=PASSED if _agrees(actual, expected, a, b) else FAILED,
-    reason=None,
   )
 
 
@@ -140,40 +116,30 @@ def _agrees(actual: jax.Array, expected: jax.Array, a: jax.Array, b: jax.Array) 
   return bool(jnp.all(difference <= sums + rounding))
 
 
-def _block(
-  rows: tuple[LadderRow, ...], problem: MatmulProblem, profile: GpuProfile, cublas_us: float
-) -> Block:
-  def number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-  return Block(
-    title=f"{problem.m} x {problem.k} x {problem.n} {problem.dtype} on {profile.name}",
-    header=(
-      "step",
-      "what changes",
-      "predicted us",
-      "bound",
-      "measured us",
-      "TFLOP/s",
-      "of cuBLAS",
-      "check",
-    ),
-    cells=tuple(
-      (
-        row.step,
-        row.change,
-        number(row.predicted_us, 0),
-        row.bound,
-        number(row.measured_us, 1),
-        number(row.tflops, 1),
-        "-" if row.share_of_cublas is None else f"{100 * row.share_of_cublas:.0f} %",
-        row.check,
-      )
-      for row in rows
-    ),
-    numeric=frozenset({"predicted us", "measured us", "TFLOP/s", "of cuBLAS"}),
-    lines=(
-      f"cuBLAS through XLA takes {cublas_us:.1f} us in the same process. Medians of a device timer,"
-      " random normal operands, warm L2.",
-    ),
+def _result(
+  options: Options,
+  workload: Workload,
+  step: Step,
+  row: LadderRow,
+  measured_us: float,
+  cublas_us: float,
+) -> Result:
+  """A row of a results file."""
+  return Result(
+    kernel=table.KERNEL,
+    shape=str(workload.shape),
+    dtype=workload.dtype,
+    options=(),
+    tile=None if step.config is None else step.config.describe(),
+    implementation=step.implementation,
+    measured_us=measured_us,
+    peers={"xla": cublas_us},
+    predicted_us=row.predicted_us,
+    check=row.check,
+    worst_bound_fraction=None,
+    timer="device",
+    iterations=options.iterations,
+    cold_l2=False,
+    arguments=commands.rerun(options, workload),
+    details={"step": step.name},
   )
