@@ -72,10 +72,6 @@ def resolve(
     config = _tuned(implementation, wanted, device)[0]
     if config is None:
       config = _planned(wanted, implementation.schedule, profile.name)
-    if config is None:
-      raise hw_profiles.InfeasibleTileError(
-        f"no {implementation.name} tile fits {wanted} on {profile.name}"
-      )
   if implementation.interpreted or not own:
     return config, None
   return config, _plan(implementation, problem, config, device)
@@ -132,9 +128,16 @@ def _plan(
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(problem: Hashable, schedule: Any, profile_name: str) -> Any | None:
-  """The planner's best tile; None where nothing fits."""
+def _planned(problem: Hashable, schedule: Any, profile_name: str) -> Any:
+  """The planner's best tile.
+
+  Raises:
+    hw_profiles.InfeasibleTileError: nothing fits.
+  """
   profile = hw_profiles.get_profile(profile_name)
   matmul: Any = problem
   best = hw_profiles.rank(matmul, profile, top=1, schedule=schedule)
-  return best[0].config if best and best[0].fits else None
+  if best and best[0].fits:
+    return best[0].config
+  why = f", {best[0].config.describe()} for one: {best[0].reason}" if best else ""
+  raise hw_profiles.InfeasibleTileError(f"no {schedule} tile fits {problem} on {profile_name}{why}")

@@ -1,6 +1,7 @@
 """What portable kernels share: edges of blocks, and reasons against compiling through Triton."""
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ from pallas_kernels.device import TargetDevice
 from pallas_kernels.dispatch import Implementation, Refusal
 
 MIN_COMPUTE_CAPABILITY = (8, 0)
+# Triton converts to and multiplies e4m3 from here on.
+_E4M3_COMPUTE_CAPABILITY = (8, 9)
 
 # What the Triton lowering makes of a dot of float32 operands; 16-bit ones have None.
 _PRESETS = ("TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "BF16_BF16_F32")
@@ -53,3 +56,18 @@ def compiled_refusal(
       "device", f"Triton's lowering needs compute capability 8.0, and this is {device.kind!r}"
     )
   return found
+
+
+def e4m3_refusal(
+  one: Implementation, device: TargetDevice, dtypes: Iterable[jnp.dtype]
+) -> Refusal | None:
+  """Why a portable kernel of these dtypes does not compile here; None for an interpreted one."""
+  capability = device.compute_capability
+  if one.interpreted or capability is None or capability >= _E4M3_COMPUTE_CAPABILITY:
+    return None
+  if jnp.dtype(jnp.float8_e4m3fn) not in dtypes:
+    return None
+  needed, has = (".".join(map(str, x)) for x in (_E4M3_COMPUTE_CAPABILITY, capability))
+  return Refusal(
+    "dtype", f"float8_e4m3fn needs compute capability {needed}, {device.kind!r} has {has}"
+  )

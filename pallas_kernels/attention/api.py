@@ -237,7 +237,8 @@ def flash_attention(
     implementation: None: the best that can run the call, decided when it is
       traced, for the device that JAX would run it on; or a name from
       `pallas_kernels.names.IMPLEMENTATIONS`. "mosaic_gpu" is the Hopper
-      kernel; its gradients come from the portable ones.
+      kernel; gradients of its calls come from one, too, unless that lacks
+      something (`explain` says which runs).
 
   Returns:
     O, [B, T, N, Hv] in the dtype of query; with `return_residual` (O, L), L

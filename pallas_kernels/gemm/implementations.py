@@ -19,7 +19,7 @@ from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands, Transposes
 from pallas_kernels.gemm.request import GemmRequest
 from pallas_kernels.hopper.refusals import device_refusal, wide_operand_refusal
-from pallas_kernels.portable_support import compiled_refusal
+from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal
 
 # Rows assumed by `batch_invariant=True`, whatever M is: the config, and with it
 # the order of the sum, must not depend on M.
@@ -77,6 +77,7 @@ def _portable_refusal(
   return (
     compiled_refusal(one, device, precision=request.precision)
     or _kernel_refusal(request)
+    or e4m3_refusal(one, device, (request.dtype, request.code_dtype or request.dtype))
     or planning.tile_refusal(one, problem, request.config, device)
   )
 

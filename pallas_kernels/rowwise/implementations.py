@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from hw_profiles import RowConfig
-from pallas_kernels import choice, compat, dispatch, planning, sharding
+from pallas_kernels import choice, compat, planning, sharding
 from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.hopper import refusals
+from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal
 from pallas_kernels.rowwise import (
   hopper_rms_gradient,
   portable_elements,
@@ -33,7 +34,6 @@ from pallas_kernels.rowwise.transposing import Transpose
 # a row's bits must not depend on how many others there are.
 _INVARIANT_ROWS = 1024
 
-_E4M3_COMPUTE_CAPABILITY = (8, 9)
 # The gradient of rms_norm streams through shared memory where its rows come from memory, not from
 # L2. H200, Hopper kernel and portable one, us: 7239 x 11008 119 and 171, 924 x 8192 16.8 and 18.8,
 # but 1024 x 4096 10.9 and 9.8, 528 x 11008 16.4 and 15.3. Shorter rows were not measured there.
@@ -89,17 +89,10 @@ def _dtypes(request: RowRequest) -> tuple[jnp.dtype, ...]:
 def _portable_refusal(
   one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
 ) -> Refusal | None:
-  found = None if one.interpreted else dispatch.needs_gpu(device)
-  capability = device.compute_capability
-  compiled = not one.interpreted
-  if found is None and compiled and capability is not None and capability < (8, 0):
-    found = Refusal(
-      "device", f"Triton's lowering needs compute capability 8.0, and this is {device.kind!r}"
-    )
   return (
-    found
+    compiled_refusal(one, device)
     or _reshape_refusal(request, sizes)
-    or _dtype_refusal(request, sizes, device, compiled=compiled)
+    or _dtype_refusal(one, request, sizes, device)
     or _tile_refusal(one, request, problem, device)
   )
 
@@ -122,7 +115,7 @@ def _reshape_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
 
 
 def _dtype_refusal(
-  request: RowRequest, sizes: Sizes, device: TargetDevice, *, compiled: bool
+  one: Implementation, request: RowRequest, sizes: Sizes, device: TargetDevice
 ) -> Refusal | None:
   spec = request.spec
   if isinstance(spec, Transpose):
@@ -133,23 +126,15 @@ def _dtype_refusal(
     if jnp.dtype(jnp.float64) in _dtypes(request):
       return Refusal("dtype", "float64 is wider than the kernels' float32 arithmetic")
     narrowest = min(dtype.itemsize for dtype in _dtypes(request))
-  if not compiled:
-    return None
-  if narrowest == 1 and LARGEST_OFFSET < sizes.elements <= 2 * LARGEST_OFFSET:
+  wraps = narrowest == 1 and LARGEST_OFFSET < sizes.elements <= 2 * LARGEST_OFFSET
+  if wraps and not one.interpreted:
     return Refusal(
       "option",
       f"{sizes.elements} elements of 1 byte: Triton's lowering has 32-bit offsets up to 2^32 bytes,"
       " and they wrap at 2^31",
     )
-  capability = device.compute_capability
-  if isinstance(spec, Transpose) or capability is None or capability >= _E4M3_COMPUTE_CAPABILITY:
-    return None
-  if jnp.dtype(jnp.float8_e4m3fn) in _dtypes(request):
-    needed, has = (".".join(map(str, x)) for x in (_E4M3_COMPUTE_CAPABILITY, capability))
-    return Refusal(
-      "dtype", f"float8_e4m3fn needs compute capability {needed}, {device.kind!r} has {has}"
-    )
-  return None
+  # a transpose moves codes as integers
+  return None if isinstance(spec, Transpose) else e4m3_refusal(one, device, _dtypes(request))
 
 
 def _tile_refusal(

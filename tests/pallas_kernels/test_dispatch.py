@@ -12,9 +12,13 @@ from pallas_kernels import (
   RowConfig,
   activations,
   device,
+  dispatch,
   explain,
   flash_attention,
   matmul,
+  planning,
+  quantize_matmul,
+  quantized_matmul,
   rms_norm,
 )
 
@@ -161,6 +165,37 @@ def test_pitches_choose_no_implementation_where_they_must_not():
     assert (tiled.implementation, tiled.config) == ("mosaic_gpu", config)
   with on("NVIDIA A100-SXM4-80GB", 108):
     assert explain(matmul, struct(113, 1023), struct(1023, 203)).implementation == "triton"
+
+
+def test_float8_products_run_where_no_tensor_core_takes_them():
+  codes, columns = struct(4096, 12288, dtype="float8_e4m3fn"), struct(12288, dtype="float32")
+  rows = struct(1024, 1, dtype="float32")
+  a_q = struct(1024, 4096, dtype="float8_e4m3fn")
+  calls = (
+    (quantized_matmul, (a_q, codes, rows, columns), {}),
+    (quantize_matmul, (A, codes, columns), {"fuse": False}),
+    (quantize_matmul, (A, codes, columns), {"fuse": True}),
+  )
+  for function, operands, options in calls:
+    with on("NVIDIA A100-SXM4-80GB", 108):
+      found = explain(function, *operands, out_dtype="bfloat16", **options)
+    assert found.implementation == "xla"
+    assert "float8_e4m3fn needs compute capability 8.9" in found.refused["triton"]
+    with on("NVIDIA GeForce RTX 4090", 128):
+      assert (
+        explain(function, *operands, out_dtype="bfloat16", **options).implementation == "triton"
+      )
+
+
+def test_where_no_tile_fits_the_error_says_what_is_in_the_way():
+  float8 = hw_profiles.MatmulProblem(64, 64, 64, dtype="float8_e4m3fn", scaled=True)
+  with on("NVIDIA A100-SXM4-80GB", 108):
+    a100 = device.target_device()
+  triton = dispatch.Implementation(
+    "triton", schedule="multistage", refusal=lambda *_: None, run=lambda *_: None
+  )
+  with pytest.raises(hw_profiles.InfeasibleTileError, match=r"a100_sxm4_80gb, .* multiplies"):
+    planning.resolve(triton, float8, None, a100)
 
 
 def test_the_text_names_everything():
