@@ -45,13 +45,18 @@ def row_sizes(x: Any) -> Sizes:
   return Sizes(1, math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def explanation(request: RowRequest, call: str, sizes: Sizes) -> dispatch.Explanation:
-  """What a checked call would run."""
+def explanation(
+  request: RowRequest, call: str, sizes: Sizes, *, gradient: RowRequest | None = None
+) -> dispatch.Explanation:
+  """What a checked call would run; and `gradient`, which has kernels of its own."""
   device = target_device()
   choice = implementations.choose(request, sizes, device)
   notes: tuple[str, ...] = ()
   if sizes.elements == 0:
     notes = ("there are no elements: no kernel runs",)
+  elif gradient is not None:
+    back = implementations.choose(gradient, sizes, device)
+    notes = (f"its gradients run: {back.implementation.name}",)
   return choice.explanation(request.op, call, device, *notes)
 
 

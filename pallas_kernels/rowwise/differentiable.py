@@ -81,6 +81,20 @@ def rms_norm(
   return run_batched(request, (x,) if residual is None else (x, residual), (weight,))
 
 
+def rms_norm_gradient(request: RowRequest, weight_dtype: Any) -> RowRequest:
+  """What computes the gradients of a request of `rms_norm`."""
+  spec: RmsNorm = request.spec
+  return request.for_gradient(
+    RmsNormGradient(
+      spec.eps,
+      spec.weight_offset,
+      request.dtype,
+      weight_dtype,
+      sum_gradient=spec.sum_dtype is not None,
+    )
+  )
+
+
 def _rms_norm_forward(
   request: RowRequest, x: jax.Array, residual: jax.Array | None, weight: jax.Array
 ) -> tuple[Arrays, tuple[jax.Array, jax.Array]]:
@@ -93,19 +107,10 @@ def _rms_norm_backward(
   request: RowRequest, residuals: tuple[jax.Array, jax.Array], d_outs: Arrays
 ) -> tuple[Any, ...]:
   x, weight = residuals
-  spec: RmsNorm = request.spec
-  gradient = request.for_gradient(
-    RmsNormGradient(
-      spec.eps,
-      spec.weight_offset,
-      request.dtype,
-      weight.dtype,
-      sum_gradient=spec.sum_dtype is not None,
-    )
-  )
+  gradient = rms_norm_gradient(request, weight.dtype)
   # d_outs has the gradient of x + residual, too, where that is a result
   d_x, d_weight = without_gradient(gradient, _SECOND, (x, *d_outs), (weight,))
-  return d_x, (None if spec.sum_dtype is None else d_x), d_weight
+  return d_x, (d_x if gradient.spec.sum_gradient else None), d_weight
 
 
 rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from hw_profiles import RowConfig
 from pallas_kernels import arguments, dispatch, sharding
@@ -90,7 +91,11 @@ def _explain(x: Any, weight: Any, **options: Any) -> dispatch.Explanation:
   if spec.num_splits is not None:
     parts.append(f"num_splits={spec.num_splits}")
   parts.append(f"out={spec.out_dtype.name}")
-  return explanation(request, ", ".join(parts), row_sizes(x))
+  # codes have none
+  gradient = None
+  if options["quantize_dtype"] is None:
+    gradient = differentiable.rms_norm_gradient(request, jnp.dtype(weight.dtype))
+  return explanation(request, ", ".join(parts), row_sizes(x), gradient=gradient)
 
 
 @dispatch.explained_by(_explain)
@@ -157,7 +162,8 @@ def rms_norm(
 
   Gradients are reverse-mode, of first order: one pass over x and y's gradient,
   and partial sums of the weight's gradient that are added up in an order fixed
-  by their number. Roundings count as the identity.
+  by their number; of long rows on Hopper by a kernel of its own (`explain` says
+  which runs). Roundings count as the identity.
 
   Source: Zhang and Sennrich, "Root Mean Square Layer Normalization"
   (arXiv:1910.07467); eps inside of the root, as Llama and Qwen have it.

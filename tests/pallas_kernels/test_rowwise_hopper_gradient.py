@@ -9,7 +9,7 @@ import pytest
 from rowwise_cases import arrays, assert_rms_gradients, normal
 
 import reference
-from pallas_kernels import compat, device, rms_norm
+from pallas_kernels import compat, device, explain, rms_norm
 from pallas_kernels.rowwise import hopper_rms_gradient, implementations
 from pallas_kernels.rowwise.inverse_rms import coarse_power
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
@@ -161,3 +161,20 @@ def test_long_rows_are_its_own_and_lower(columns):
   assert "mosaic_gpu" in text
   assert "rmsnorm_gradient_merge_portable" in text
   assert "rmsnorm_gradient_portable" not in text
+
+
+@runs
+@pytest.mark.parametrize(
+  ("rows", "options", "said"),
+  [
+    (7239, {}, ["its gradients run: mosaic_gpu"]),
+    (7239, {"implementation": "triton"}, ["its gradients run: triton"]),
+    (64, {}, ["its gradients run: triton"]),
+    (7239, {"quantize_dtype": "int8"}, []),
+    (0, {}, ["there are no elements: no kernel runs"]),
+  ],
+)
+def test_the_explanation_says_which_kernel_the_gradients_get(rows, options, said):
+  x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((rows, 4096), (4096,)))
+  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+    assert list(explain(rms_norm, x, weight, **options).notes) == said
