@@ -1,5 +1,6 @@
 """What the README shows works as it is written there."""
 
+import json
 import pathlib
 import re
 import shlex
@@ -55,3 +56,89 @@ def test_the_comparison_is_the_program_s(capsys):
   assert {f"{tile}:" for tile in tiles} == {
     line.split()[0] for line in printed if re.match(r"\d+x\d+x\d+/\d+: working set", line)
   }
+
+
+# --- the times are those of docs/results
+
+
+def results_of(name):
+  return json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8"))
+
+
+def table_under(sentence):
+  """Label and cells of each row of the first table after `sentence`."""
+  _, found, rest = README.partition(sentence)
+  assert found
+  table = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE).group()
+  rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in table.splitlines()]
+  return {cells[0]: cells[1:] for cells in rows[2:]}
+
+
+def newest(rows, **fields):
+  """The kept row of a problem, with the default tile where the planned one is beside it."""
+  found = [row for row in rows if all(row[name] == value for name, value in fields.items())]
+  assert found, fields
+  last = max(row["environment"]["date"] for row in found)
+  # `--planned` adds a row that names its tile
+  return min(
+    (row for row in found if row["environment"]["date"] == last),
+    key=lambda row: "--tile=" in row["arguments"],
+  )
+
+
+def test_the_gemm_family_s_times_are_the_newest_that_are_kept():
+  kept = results_of("h200-gemm.json")
+  table = table_under("beside XLA in one process, in microseconds:")
+  assert len(table) > 10
+  sizes = None
+  for label, cells in table.items():
+    numbers = re.search(r"(\d+) x (\d+) x (\d+)", label)
+    sizes = sizes if numbers is None else numbers.groups()  # "the same with ..."
+    if sizes == ("1024", "4095", "4096"):
+      found = kept["session_3"]["times_us"]["ragged"]["x".join(sizes)]
+      times = found["ours"], found["xla"]
+    else:
+      kernel = re.match(r"\w*matmul", label)
+      dtype = "float8_e4m3fn" if label.startswith("quantized_matmul, e4m3") else "bfloat16"
+      row = newest(
+        kept["rows"],
+        kernel="matmul" if kernel is None else kernel.group(),
+        shape="m={},k={},n={}".format(*sizes),
+        dtype="int8" if "int8" in label else dtype,
+        options=["--activation=silu"] * ("SiLU" in label) + ["--backward"] * ("gradients" in label),
+      )
+      times = row["measured_us"], row["peers"]["xla"]
+    assert cells == [f"{time:.1f}" for time in times], label
+
+
+def test_attention_s_rates_are_those_that_are_kept():
+  lines = results_of("h200-attention.json")["training"]["runs"][0]["lines"]
+  table = table_under("causal counted as half, backward as 2.5 forward passes):")
+  assert len(table) == len(lines)
+  for label, cells in table.items():
+    *sizes, kind = label.split(", ")
+    line = lines["batch={},seq={},heads={},kv_heads={},head_dim={},".format(*sizes) + kind]
+    rates = [
+      line[what].get(who, {}).get("tflops")
+      for what in ("forward", "forward and backward")
+      for who in ("ours", "cudnn", "FlashAttention-3")
+    ]
+    assert cells == ["-" if rate is None else f"{rate:.0f}" for rate in rates], label
+
+
+def test_the_row_wise_ops_times_are_those_that_are_kept():
+  kept = results_of("h200-rowwise.json")
+  table = table_under("gradients of `rms_norm` of 7239 rows `hopper_gradient`), in microseconds:")
+  assert len(table) > 10
+  for label, cells in table.items():
+    gradients, op, rows, columns = re.fullmatch(
+      r"(gradients of )?(\w+)(?:, e4m3)?, (\d+) x (\d+)", label
+    ).groups()
+    size = {"rows": int(rows), "columns": int(columns)}
+    if gradients and op == "rms_norm" and rows == "7239":
+      places, names = kept["hopper_gradient"]["rows"], ("hopper_us", "xla_us")
+    else:
+      places, names = kept["public_functions"]["rows"], ("ours", "xla")
+      size["op"] = f"{op} gradients" if gradients else op
+    (row,) = (row for row in places if size.items() <= row.items())
+    assert cells == [f"{row[name]:.1f}" for name in names], label
