@@ -13,6 +13,9 @@ from pallas_kernels.device import TargetDevice
 from pallas_kernels.dispatch import Implementation, Refusal
 
 MIN_COMPUTE_CAPABILITY = (8, 0)
+# Beyond this the lowering's 32-bit offsets of an array of 1-byte elements wrap:
+# it takes 64-bit ones only from 2^32 bytes on.
+LARGEST_OFFSET = 2**31
 # Triton converts to and multiplies e4m3 from here on.
 _E4M3_COMPUTE_CAPABILITY = (8, 9)
 
@@ -56,6 +59,23 @@ def compiled_refusal(
       "device", f"Triton's lowering needs compute capability 8.0, and this is {device.kind!r}"
     )
   return found
+
+
+def offset_refusal(one: Implementation, name: str, elements: int) -> Refusal | None:
+  """Why a portable kernel does not compile for an array of 1-byte elements, or None.
+
+  Args:
+    one: The implementation; an interpreter has no such offsets.
+    name: Of the array, for the message.
+    elements: How many it has.
+  """
+  if one.interpreted or not LARGEST_OFFSET < elements <= 2 * LARGEST_OFFSET:
+    return None
+  return Refusal(
+    "option",
+    f"{name}: {elements} elements of 1 byte; Triton's lowering has 32-bit offsets up to 2^32"
+    " bytes, and they wrap at 2^31",
+  )
 
 
 def e4m3_refusal(

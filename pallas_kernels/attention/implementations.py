@@ -1,6 +1,7 @@
 """The implementations of flash_attention and of its gradients: when each can run, and how."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.hopper.refusals import walk_refusal
-from pallas_kernels.portable_support import compiled_refusal
+from pallas_kernels.portable_support import compiled_refusal, offset_refusal
 
 Arrays = tuple[jax.Array, ...]
 
@@ -33,10 +34,6 @@ _INTERPRETED_CTAS = 2
 
 # The fields of a config that the gradients read; without any of them the planner chooses theirs.
 _BACKWARD_FIELDS = ("block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
-
-# Offsets into an array of 1-byte elements wrap here: the Triton lowering takes
-# 64-bit ones only from 2^32 bytes on.
-_LARGEST_MASK = 2**31
 
 
 def _unsupported(
@@ -68,15 +65,8 @@ def _portable_refusal(
 ) -> Refusal | None:
   found = compiled_refusal(one, device, precision=request.rule.precision)
   found = found or _unsupported(one, problem, operands)
-  mask = operands.mask
-  if found is None and not one.interpreted and mask is not None:
-    elements = mask.shape[0] * mask.shape[1] * mask.shape[2] * mask.shape[3]
-    if _LARGEST_MASK < elements <= 2 * _LARGEST_MASK:
-      found = Refusal(
-        "option",
-        f"mask: {elements} elements of 1 byte; Triton's lowering has 32-bit offsets up to 2^32"
-        " bytes, and they wrap at 2^31",
-      )
+  if found is None and operands.mask is not None:
+    found = offset_refusal(one, "mask", math.prod(operands.mask.shape))
   return found or planned_refusal(one, problem, request.config, device)
 
 

@@ -19,7 +19,7 @@ from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands, Transposes
 from pallas_kernels.gemm.request import GemmRequest
 from pallas_kernels.hopper.refusals import device_refusal, wide_operand_refusal
-from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal
+from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal, offset_refusal
 
 # Rows assumed by `batch_invariant=True`, whatever M is: the config, and with it
 # the order of the sum, must not depend on M.
@@ -71,6 +71,18 @@ def _hopper_refusal(
   return found or planning.tile_refusal(one, problem, request.config, device)
 
 
+def _offset_refusal(
+  one: Implementation, request: GemmRequest, problem: MatmulProblem
+) -> Refusal | None:
+  """Of codes that are more than the portable kernel's offsets reach."""
+  a = problem.m * problem.k * (1 if problem.shared_a else problem.batch)
+  b = problem.k * problem.n * (1 if problem.shared_b else problem.batch)
+  narrow_a = request.dtype.itemsize == 1
+  return (offset_refusal(one, "a_q", a) if narrow_a else None) or (
+    offset_refusal(one, "b_q", b) if narrow_a or request.code_dtype is not None else None
+  )
+
+
 def _portable_refusal(
   one: Implementation, request: GemmRequest, problem: MatmulProblem, device: TargetDevice
 ) -> Refusal | None:
@@ -78,6 +90,7 @@ def _portable_refusal(
     compiled_refusal(one, device, precision=request.precision)
     or _kernel_refusal(request)
     or e4m3_refusal(one, device, (request.dtype, request.code_dtype or request.dtype))
+    or _offset_refusal(one, request, problem)
     or planning.tile_refusal(one, problem, request.config, device)
   )
 

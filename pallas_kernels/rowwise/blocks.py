@@ -13,10 +13,6 @@ from jax.experimental.pallas import triton as plgpu_triton
 from hw_profiles.rowwise.tiling import pieces
 from pallas_kernels.portable_support import in_bounds
 
-# Beyond this the lowering's 32-bit offsets of an array of 1-byte elements wrap:
-# it takes 64-bit ones only from 2^32 bytes on.
-LARGEST_OFFSET = 2**31
-
 
 @dataclasses.dataclass(frozen=True)
 class Window:

@@ -12,7 +12,7 @@ from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.hopper import refusals
-from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal
+from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal, offset_refusal
 from pallas_kernels.rowwise import (
   hopper_rms_gradient,
   portable_elements,
@@ -23,7 +23,6 @@ from pallas_kernels.rowwise import (
   rms_gradient_tiles,
   xla,
 )
-from pallas_kernels.rowwise.blocks import LARGEST_OFFSET
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 from pallas_kernels.rowwise.specs import RmsNorm, RowCodes, SwigluGradient
@@ -126,15 +125,11 @@ def _dtype_refusal(
     if jnp.dtype(jnp.float64) in _dtypes(request):
       return Refusal("dtype", "float64 is wider than the kernels' float32 arithmetic")
     narrowest = min(dtype.itemsize for dtype in _dtypes(request))
-  wraps = narrowest == 1 and LARGEST_OFFSET < sizes.elements <= 2 * LARGEST_OFFSET
-  if wraps and not one.interpreted:
-    return Refusal(
-      "option",
-      f"{sizes.elements} elements of 1 byte: Triton's lowering has 32-bit offsets up to 2^32 bytes,"
-      " and they wrap at 2^31",
-    )
+  found = offset_refusal(one, "codes", sizes.elements) if narrowest == 1 else None
   # a transpose moves codes as integers
-  return None if isinstance(spec, Transpose) else e4m3_refusal(one, device, _dtypes(request))
+  if found is not None or isinstance(spec, Transpose):
+    return found
+  return e4m3_refusal(one, device, _dtypes(request))
 
 
 def _tile_refusal(

@@ -19,9 +19,9 @@ from jax.experimental.pallas import triton as plgpu_triton
 from hw_profiles import RowConfig
 from hw_profiles.rowwise.block_threads import warps
 from pallas_kernels import sharding
+from pallas_kernels.portable_support import LARGEST_OFFSET
 from pallas_kernels.rowwise import arithmetic
 from pallas_kernels.rowwise.blocks import (
-  LARGEST_OFFSET,
   Window,
   as_kernel,
   group_index,

@@ -187,6 +187,27 @@ def test_float8_products_run_where_no_tensor_core_takes_them():
       )
 
 
+@pytest.mark.parametrize(
+  ("m", "k", "n", "named"), [(2**19 + 1, 4096, 64, "a_q"), (64, 4096, 2**19 + 1, "b_q")]
+)
+def test_codes_whose_offsets_would_wrap_are_left_to_xla(m, k, n, named):
+  a, b = struct(m, k, dtype="int8"), struct(k, n, dtype="int8")
+  scales = struct(m, 1, dtype="float32"), struct(n, dtype="float32")
+  with on("NVIDIA A100-SXM4-80GB", 108):
+    found = explain(quantized_matmul, a, b, *scales, out_dtype="bfloat16")
+  assert found.implementation == "xla"
+  assert f"{named}: {2**31 + 4096} elements of 1 byte" in found.refused["triton"]
+
+
+def test_codes_within_reach_of_offsets_or_beyond_32_bits_are_not():
+  for rows in (2**19, 2**20 + 1):
+    a, b = struct(rows, 4096, dtype="int8"), struct(4096, 64, dtype="int8")
+    scales = struct(rows, 1, dtype="float32"), struct(64, dtype="float32")
+    with on("NVIDIA A100-SXM4-80GB", 108):
+      found = explain(quantized_matmul, a, b, *scales, out_dtype="bfloat16")
+    assert found.implementation == "triton"
+
+
 def test_where_no_tile_fits_the_error_says_what_is_in_the_way():
   float8 = hw_profiles.MatmulProblem(64, 64, 64, dtype="float8_e4m3fn", scaled=True)
   with on("NVIDIA A100-SXM4-80GB", 108):
