@@ -72,7 +72,7 @@ def attention(
   by_rows = needs_rows(sizes.seq_q, sizes.seq_kv)
   visible = None
   if intervals.are_needed(operands):
-    visible = intervals.of_queries(rule.band, operands, interpret=interpret is not None)
+    visible = intervals.of_queries(rule.band, operands, interpret=interpreted)
   # the interpreter copies by tiles
   operands = pad_operands(operands, rows=ROWS if interpreted else 1)
   stored = operands.sizes

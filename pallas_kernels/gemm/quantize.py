@@ -1,5 +1,6 @@
 """The public `quantize_matmul`: the rows of A quantised, then multiplied."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -88,14 +89,19 @@ def _fused_request(
 
 
 def _explain(a: Any, b_q: Any, b_scale: Any, **options: Any) -> dispatch.Explanation:
-  """What `quantize_matmul(...)` would run; unfused, of its product."""
+  """What `quantize_matmul(...)` would run; unfused, its product, with a note on the rest."""
   fuse, rest = options.pop("fuse"), options
   checked = {name: rest[name] for name in ("config", "implementation")}
   _check(a, b_q, b_scale, fuse=fuse, **checked)
   if not _fuses(a, b_q, rest["config"], fuse):
     codes = jax.ShapeDtypeStruct(a.shape, b_q.dtype)
     scale = jax.ShapeDtypeStruct((*a.shape[:-1], 1), jnp.float32)
-    return dispatch.explain(quantized.quantized_matmul, codes, b_q, scale, b_scale, **rest)
+    product = dispatch.explain(quantized.quantized_matmul, codes, b_q, scale, b_scale, **rest)
+    quantizer = _QUANTIZER[rest["implementation"]]
+    rows = dispatch.explain(quantize_rows, a, dtype=b_q.dtype, implementation=quantizer)
+    tile = "" if rows.config is None else f" with {rows.config.describe()}"
+    note = f"not fused: quantize_rows runs first, {rows.implementation}{tile}"
+    return dataclasses.replace(product, notes=(note, *product.notes))
   request = _fused_request(a, b_q, **rest)
   _, a_shape, b_shape = kernel_shapes(tuple(a.shape), tuple(b_q.shape))
   operands = Operands(

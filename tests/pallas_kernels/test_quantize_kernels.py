@@ -100,3 +100,19 @@ def test_a_wrong_argument_is_named(change, message):
     quantize_matmul(
       call["a"], call["b_q"], call["b_scale"], fuse=call["fuse"], out_dtype="bfloat16"
     )
+
+
+@pytest.mark.parametrize(
+  ("implementation", "said"),
+  [(None, "triton with block_rows="), ("mosaic_gpu", "triton with block_rows="), ("xla", "xla")],
+)
+def test_the_explanation_says_what_quantises(implementation, said):
+  shapes = [
+    jax.ShapeDtypeStruct((1024, 4096), jnp.bfloat16),
+    jax.ShapeDtypeStruct((4096, 512), jnp.float8_e4m3fn),
+    jax.ShapeDtypeStruct((512,), jnp.float32),
+  ]
+  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+    found = explain(quantize_matmul, *shapes, out_dtype="bfloat16", implementation=implementation)
+  assert found.op == "quantized_matmul"
+  assert found.notes[0].startswith(f"not fused: quantize_rows runs first, {said}")
