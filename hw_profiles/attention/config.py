@@ -21,6 +21,7 @@ class AttentionConfig:
   `block_kv_dkv` rows of dK and dV and walks queries in blocks of `block_q_dkv`;
   "dq" keeps `block_q_dq` rows of dQ and walks keys in blocks of `block_kv_dq`.
   The Hopper kernel is one: "dkv", which adds to dQ in memory, in the order of the keys.
+  `flash_attention` leaves the gradients of a config with none of these four to the planner.
   Sizes are in elements. No block has to divide the problem.
 
   Attributes:

@@ -43,7 +43,7 @@ WGMMA_DEPTH = 16
 # Backward the queries of a step are an operand's columns, too, and those of dQ are its rows: whole
 # 128 B spans and wgmmas. Head sizes are padded to as much.
 GRADIENT_COLUMNS = 64
-DEFAULT_MOST_CONSUMERS = 3
+_DEFAULT_MOST_CONSUMERS = 3
 # Head sizes of Q and V together up to which the exponentials take as long as the products.
 FREE_DIMS = 128
 # A buffer of shared memory begins where a 128 B swizzle pattern does, every eight rows of it.
@@ -57,17 +57,25 @@ LAUNCH_OVERHEAD_REGISTERS = 4
 GRADIENT_OVERHEAD_REGISTERS = 32
 
 
-def consumer_warpgroups(one: AttentionPass) -> int:
-  """`num_consumer_warpgroups`, or its default.
+def consumers_of(rows: int, asked_for: int | None) -> int:
+  """Consumer warpgroups of a tile: `num_consumer_warpgroups`, or its default.
 
   The most, up to 3, that get whole 64-row wgmmas each: 1, 2, 3, 2 for 64, 128,
   192, 256 rows; 1 where there is no such number.
+
+  Args:
+    rows: Rows of the tile.
+    asked_for: The config's field.
   """
-  if one.num_consumer_warpgroups is not None:
-    return one.num_consumer_warpgroups
-  return max(
-    (x for x in range(1, DEFAULT_MOST_CONSUMERS + 1) if one.rows % (WGMMA_ROWS * x) == 0), default=1
-  )
+  if asked_for is not None:
+    return asked_for
+  counts = range(1, _DEFAULT_MOST_CONSUMERS + 1)
+  return max((x for x in counts if rows % (WGMMA_ROWS * x) == 0), default=1)
+
+
+def consumer_warpgroups(one: AttentionPass) -> int:
+  """`consumers_of` a pass."""
+  return consumers_of(one.rows, one.num_consumer_warpgroups)
 
 
 def padded_dim(dim: int) -> int:

@@ -79,7 +79,7 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
       L2                 loads / (L2 bandwidth/SMs)
       shared memory      shared bytes / (bytes a cycle · clock)
       special functions  results / (results a cycle · clock)
-      narrow copies      copies · 9 cycles
+      narrow copies      copies · cycles of one / clock
       latency            (DRAM latency + L2 + arithmetic) / slots
 
   where slots = stages x resident blocks: a slot is occupied from the request

@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles import AttentionConfig
-from hw_profiles.attention.warp_specialized import WGMMA_ROWS
+from hw_profiles.attention.warp_specialized import consumers_of
 from pallas_kernels import sharding
 from pallas_kernels.attention import intervals, schedule
 from pallas_kernels.attention.hopper_kernel import Geometry, Refs, Stored, body
@@ -18,8 +18,6 @@ from pallas_kernels.attention.operands import AttentionOperands
 from pallas_kernels.attention.rule import AttentionRule
 from pallas_kernels.attention.schedule import TileOrder
 from pallas_kernels.hopper.ring import StageRing
-
-_MOST_CONSUMERS = 3
 
 
 class HopperResult(NamedTuple):
@@ -38,14 +36,6 @@ class HopperResult(NamedTuple):
   out: jax.Array
   residual: jax.Array
   doubt: jax.Array | None = None
-
-
-def consumer_warpgroups(config: AttentionConfig) -> int:
-  """`num_consumer_warpgroups`, or its default; see there."""
-  if config.num_consumer_warpgroups is not None:
-    return config.num_consumer_warpgroups
-  counts = range(1, _MOST_CONSUMERS + 1)
-  return max((x for x in counts if config.block_q % (WGMMA_ROWS * x) == 0), default=1)
 
 
 def attention(
@@ -67,7 +57,7 @@ def attention(
   """
   sizes = operands.sizes
   dtype = operands.query.dtype
-  consumers = consumer_warpgroups(config)
+  consumers = consumers_of(config.block_q, config.num_consumer_warpgroups)
   interpreted = interpret is not None
   by_rows = needs_rows(sizes.seq_q, sizes.seq_kv)
   visible = None
