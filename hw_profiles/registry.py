@@ -102,6 +102,11 @@ def get_profile(name: str) -> GpuProfile | NpuProfile:
   """
   if not isinstance(name, str):
     raise ValueError(f"name={name!r}: expected a string, one of {', '.join(list_profiles())}")
+  return _called(name, argument="name")
+
+
+def _called(name: str, *, argument: str) -> GpuProfile | NpuProfile:
+  """`get_profile`, whose error names the argument that the user gave."""
   key = _key(name)
   if key in _names():
     return _profiles()[_names()[key]]
@@ -109,7 +114,7 @@ def get_profile(name: str) -> GpuProfile | NpuProfile:
   close = difflib.get_close_matches(key, _names(), n=1, cutoff=0.6)
   closest = f" (closest: {_names()[close[0]]})" if close else ""
   raise ValueError(
-    f"name={name!r}: no such profile; expected one of {', '.join(list_profiles())}{closest}"
+    f"{argument}={name!r}: no such profile; expected one of {', '.join(list_profiles())}{closest}"
   )
 
 
@@ -126,7 +131,7 @@ def resolve(profile: str | GpuProfile | NpuProfile) -> GpuProfile | NpuProfile:
       f"profile={profile!r}: expected a GpuProfile, an NpuProfile or the name of one of"
       f" {', '.join(list_profiles())}"
     )
-  return get_profile(profile)
+  return _called(profile, argument="profile")
 
 
 def resolve_gpu(gpu: str | GpuProfile) -> GpuProfile:
@@ -137,7 +142,7 @@ def resolve_gpu(gpu: str | GpuProfile) -> GpuProfile:
   """
   if isinstance(gpu, GpuProfile):
     return gpu
-  found = get_profile(gpu) if isinstance(gpu, str) else gpu
+  found = _called(gpu, argument="gpu") if isinstance(gpu, str) else gpu
   if isinstance(found, GpuProfile):
     return found
   gpus = [name for name, profile in _profiles().items() if isinstance(profile, GpuProfile)]

@@ -11,7 +11,7 @@ from hw_profiles.fusion.chain import OperatorChain
 from hw_profiles.fusion.partitions import groups_of
 from hw_profiles.fusion.traffic import fusion_traffic
 from hw_profiles.profile import GpuProfile
-from hw_profiles.registry import get_profile
+from hw_profiles.registry import resolve
 from hw_profiles.rowwise.block_threads import registers_per_thread, threads
 from hw_profiles.rowwise.cache import is_reread_from_l2
 from hw_profiles.rowwise.config import RowConfig
@@ -45,7 +45,7 @@ def fusion_time(
     ValueError: `partition` does not fit the chain, an operation spans more
       than an element, or the profile is no GPU's.
   """
-  gpu = get_profile(profile) if isinstance(profile, str) else profile
+  gpu = resolve(profile)
   if not isinstance(gpu, GpuProfile):
     raise ValueError(f"profile={gpu.name!r}: expected the profile of a GPU")
   wide = [operation.name for operation in chain.operations if operation.span != "element"]

@@ -377,7 +377,8 @@ def _profiles(given: Sequence[str] | None) -> tuple[str, ...] | None:
     try:
       canonical.append(hw_profiles.get_profile(name).name)
     except ValueError as error:
-      raise UsageError(f"--profile={name}: {error}") from None
+      said = str(error).removeprefix(f"name={name!r}: ")
+      raise UsageError(f"--profile={name}: {said}") from None
   return tuple(dict.fromkeys(canonical))
 
 

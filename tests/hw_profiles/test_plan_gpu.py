@@ -558,7 +558,7 @@ def test_a_changed_profile_was_never_checked():
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    ((FFN, HOPPER, "h300"), "name='h300'"),
+    ((FFN, HOPPER, "h300"), "profile='h300'"),
     (("ffn", HOPPER, "h100"), "problem='ffn': expected one of MatmulProblem"),
     (
       (hw.MatmulProblem, HOPPER, "h100"),

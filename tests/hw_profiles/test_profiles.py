@@ -124,6 +124,8 @@ def test_unknown_name_lists_all_and_names_the_closest():
     hw.get_profile("h1000")
   with pytest.raises(ValueError, match="closest: ascend_910b3"):
     hw.get_profile("910b33")
+  with pytest.raises(ValueError, match=r"^gpu='h1000': no such profile.*closest: h100_sxm"):
+    hw.residency("h1000", threads_per_block=1, registers_per_thread=1, shared_bytes_per_block=0)
 
 
 @pytest.mark.parametrize("name", ["hopper", "nonesuch", ""])
