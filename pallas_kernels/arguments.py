@@ -80,6 +80,8 @@ def as_array(name: str, value: Any) -> Any:
 def check_array(name: str, array: Any, *, min_ndim: int) -> None:
   """Raise ValueError unless `array` has a shape of at least `min_ndim` dimensions, and a dtype."""
   if not (hasattr(array, "shape") and hasattr(array, "dtype")):
+    if array is None:
+      raise ValueError(f"{name} is None: expected an array")
     raise ValueError(
       f"{name} is a {type(array).__name__}: expected an array; jnp.asarray({name}) makes one"
     )
@@ -97,19 +99,32 @@ def check_float(name: str, array: Any) -> None:
     raise ValueError(f"{name} is {dtype}: expected one of {', '.join(FLOAT_DTYPES)}")
 
 
+def dtype_among(name: str, value: Any, known: Iterable[str]) -> jnp.dtype:
+  """`value` as one of the dtypes `known`.
+
+  Raises:
+    ValueError: it is none.
+  """
+  known = tuple(known)
+  try:
+    dtype = jnp.dtype(value)
+  except TypeError:
+    dtype = None
+  if dtype is None or dtype.name not in known:
+    shown = value if dtype is None else dtype.name
+    raise ValueError(
+      f"{name}={shown!r}: expected one of {', '.join(known)}{did_you_mean(shown, known)}"
+    )
+  return dtype
+
+
 def float_dtype(name: str, value: Any) -> jnp.dtype:
   """`value` as one of `FLOAT_DTYPES`.
 
   Raises:
     ValueError: it is none, or it is float64 and JAX has no 64-bit dtypes now.
   """
-  try:
-    dtype = jnp.dtype(value)
-  except TypeError:
-    dtype = None
-  if dtype is None or dtype.name not in FLOAT_DTYPES:
-    shown = value if dtype is None else dtype.name
-    raise ValueError(f"{name}={shown!r}: expected one of {', '.join(FLOAT_DTYPES)}")
+  dtype = dtype_among(name, value, FLOAT_DTYPES)
   if dtype == jnp.float64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
     raise ValueError(f"{name}='float64': needs jax_enable_x64; without it 'float32' is the widest")
   return dtype

@@ -101,17 +101,7 @@ def code_dtype(name: str, value: Any) -> jnp.dtype:
   Raises:
     ValueError: it is none.
   """
-  try:
-    dtype = jnp.dtype(value)
-  except TypeError:
-    dtype = None
-  if dtype is None or dtype.name not in LARGEST_CODE:
-    shown = value if dtype is None else dtype.name
-    known = ", ".join(LARGEST_CODE)
-    raise ValueError(
-      f"{name}={shown!r}: expected one of {known}{arguments.did_you_mean(shown, LARGEST_CODE)}"
-    )
-  return dtype
+  return arguments.dtype_among(name, value, LARGEST_CODE)
 
 
 def check_number(name: str, value: Any, *, lowest: float | None = None) -> float:

@@ -32,6 +32,8 @@ WRONG = {
   "activation": (lambda: matmul(A, B, activation="silo"), r"'silo'.*did you mean 'silu'"),
   "out_dtype": (lambda: matmul(A, B, out_dtype="int8"), r"out_dtype='int8': expected one of"),
   "no dtype": (lambda: matmul(A, B, out_dtype="bf17"), r"out_dtype='bf17': expected one of"),
+  "a short name": (lambda: matmul(A, B, out_dtype="bf16"), "did you mean 'bfloat16'"),
+  "nothing": (lambda: matmul(None, B), "^a is None: expected an array$"),
   "intermediate": (
     lambda: matmul(A, B, intermediate_dtype=jnp.int32),
     r"intermediate_dtype='int32'",
