@@ -7,6 +7,10 @@ from hw_profiles.frozen_map import FrozenMap
 
 Confidence = Literal["high", "medium", "low", "assumed", "calibrated", "unknown"]
 
+# From Ada and Hopper on there are instructions that convert to and from e4m3; Triton makes no
+# others of it.
+E4M3_COMPUTE_CAPABILITY = (8, 9)
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:

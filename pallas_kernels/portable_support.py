@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from hw_profiles.profile import E4M3_COMPUTE_CAPABILITY
 from pallas_kernels import dispatch
 from pallas_kernels.device import TargetDevice
 from pallas_kernels.dispatch import Implementation, Refusal
@@ -16,8 +17,6 @@ MIN_COMPUTE_CAPABILITY = (8, 0)
 # Beyond this the lowering's 32-bit offsets of an array of 1-byte elements wrap:
 # it takes 64-bit ones only from 2^32 bytes on.
 LARGEST_OFFSET = 2**31
-# Triton converts to and multiplies e4m3 from here on.
-_E4M3_COMPUTE_CAPABILITY = (8, 9)
 
 # What the Triton lowering makes of a dot of float32 operands; 16-bit ones have None.
 _PRESETS = ("TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "BF16_BF16_F32")
@@ -83,11 +82,11 @@ def e4m3_refusal(
 ) -> Refusal | None:
   """Why a portable kernel of these dtypes does not compile here; None for an interpreted one."""
   capability = device.compute_capability
-  if one.interpreted or capability is None or capability >= _E4M3_COMPUTE_CAPABILITY:
+  if one.interpreted or capability is None or capability >= E4M3_COMPUTE_CAPABILITY:
     return None
   if jnp.dtype(jnp.float8_e4m3fn) not in dtypes:
     return None
-  needed, has = (".".join(map(str, x)) for x in (_E4M3_COMPUTE_CAPABILITY, capability))
+  needed, has = (".".join(map(str, x)) for x in (E4M3_COMPUTE_CAPABILITY, capability))
   return Refusal(
     "dtype", f"float8_e4m3fn needs compute capability {needed}, {device.kind!r} has {has}"
   )

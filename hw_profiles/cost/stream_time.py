@@ -18,6 +18,10 @@ from hw_profiles.profile import GpuProfile, NpuProfile, known
 FULL_RATE_TRANSFER_BYTES = 16384
 # Share of the rate that runs aligned to 32 B only reach (same guide).
 UNALIGNED_RATE = 0.7
+# Elements of a thread block of the elementwise kernels that XLA makes, 128 threads of 4 each; an
+# SM's 2048 threads hold 16 such blocks.
+XLA_BLOCK_ELEMENTS = 512
+XLA_RESIDENT_BLOCKS = 16
 
 
 @dataclasses.dataclass(frozen=True)

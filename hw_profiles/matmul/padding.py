@@ -7,12 +7,13 @@ its own size after it, each by an elementwise kernel.
 from hw_profiles.arguments import ceil_div
 from hw_profiles.cost.l2_reuse import L2_OPERAND_FRACTION
 from hw_profiles.cost.sm_time import SmAmounts
-from hw_profiles.cost.stream_time import SmPass, sm_stream_time
+from hw_profiles.cost.stream_time import (
+  XLA_BLOCK_ELEMENTS,
+  XLA_RESIDENT_BLOCKS,
+  SmPass,
+  sm_stream_time,
+)
 from hw_profiles.profile import GpuProfile
-
-# Of the elementwise kernels that XLA makes: see `split_k`.
-_COPY_ELEMENTS = 512
-_COPY_RESIDENT_BLOCKS = 16
 
 
 def padding_copy_us(elements: int, padded_elements: int, itemsize: int, gpu: GpuProfile) -> float:
@@ -34,9 +35,9 @@ def padding_copy_us(elements: int, padded_elements: int, itemsize: int, gpu: Gpu
     gpu,
     (
       SmPass(
-        programs=ceil_div(padded_elements, _COPY_ELEMENTS),
-        resident_blocks=_COPY_RESIDENT_BLOCKS,
-        per_program=SmAmounts(l2_bytes=2 * _COPY_ELEMENTS * itemsize),
+        programs=ceil_div(padded_elements, XLA_BLOCK_ELEMENTS),
+        resident_blocks=XLA_RESIDENT_BLOCKS,
+        per_program=SmAmounts(l2_bytes=2 * XLA_BLOCK_ELEMENTS * itemsize),
         round_trips=1,
         dram_bytes=moved if moved > gpu.l2_bytes * L2_OPERAND_FRACTION else 0,
       ),

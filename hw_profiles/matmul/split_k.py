@@ -13,7 +13,12 @@ from hw_profiles.capacity.buffers import Shortfall
 from hw_profiles.cost.device_time import DeviceTime, device_time
 from hw_profiles.cost.l2_reuse import L2_OPERAND_FRACTION
 from hw_profiles.cost.sm_time import SmAmounts, SmWork, sm_time
-from hw_profiles.cost.stream_time import SmPass, sm_stream_time
+from hw_profiles.cost.stream_time import (
+  XLA_BLOCK_ELEMENTS,
+  XLA_RESIDENT_BLOCKS,
+  SmPass,
+  sm_stream_time,
+)
 from hw_profiles.cost.time_term import added, leaf
 from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
@@ -22,10 +27,6 @@ from hw_profiles.profile import GpuProfile
 MERGE_ASSUMPTION = (
   "parts of K are added in order by a second kernel, elementwise, which starts after a launch gap"
 )
-# Of the elementwise kernels that XLA makes: 128 threads of 4 elements each. An SM's
-# 2048 threads hold 16 of them.
-_MERGE_ELEMENTS = 512
-_MERGE_RESIDENT_BLOCKS = 16
 
 
 def sum_dtype(dtype: str) -> str:
@@ -111,12 +112,13 @@ def split_time(
     gpu,
     (
       SmPass(
-        programs=ceil_div(problem.batch * problem.m * problem.n, _MERGE_ELEMENTS),
-        resident_blocks=_MERGE_RESIDENT_BLOCKS,
+        programs=ceil_div(problem.batch * problem.m * problem.n, XLA_BLOCK_ELEMENTS),
+        resident_blocks=XLA_RESIDENT_BLOCKS,
         per_program=SmAmounts(
-          l2_bytes=_MERGE_ELEMENTS * (config.split_k * sum_bytes + result_bytes),
-          special_functions=_MERGE_ELEMENTS * activation_cost(problem.activation).special_functions,
-          cuda_core_operations=_MERGE_ELEMENTS * config.split_k,
+          l2_bytes=XLA_BLOCK_ELEMENTS * (config.split_k * sum_bytes + result_bytes),
+          special_functions=XLA_BLOCK_ELEMENTS
+          * activation_cost(problem.activation).special_functions,
+          cuda_core_operations=XLA_BLOCK_ELEMENTS * config.split_k,
         ),
         round_trips=1,
         dram_bytes=merge_dram_bytes(problem, config, gpu),

@@ -18,7 +18,7 @@ from hw_profiles.cost.stream_time import sm_stream_time
 from hw_profiles.cost.wave import wave
 from hw_profiles.frozen_map import FrozenMap
 from hw_profiles.planner.op_model import Demand, Execution
-from hw_profiles.profile import GpuProfile
+from hw_profiles.profile import E4M3_COMPUTE_CAPABILITY, GpuProfile
 from hw_profiles.rowwise.block_threads import (
   power_of_two_shortfalls,
   register_bytes,
@@ -38,8 +38,6 @@ from hw_profiles.rowwise.traffic import row_traffic
 
 NAME = "streaming"
 _WIDEST_LOAD_BYTES = 16
-# Ada and Hopper have instructions that convert to and from e4m3, Triton none elsewhere.
-_FP8_COMPUTE_CAPABILITY = (8, 9)
 
 
 def _is_staged(config: RowConfig, tiling: RowTiling) -> bool:
@@ -88,9 +86,9 @@ def _buffers(
 
 def unsupported(problem: RowProblem, gpu: GpuProfile) -> tuple[Shortfall, ...]:
   """Codes that the device has no conversions for."""
-  if problem.result_dtype != "float8_e4m3fn" or gpu.compute_capability >= _FP8_COMPUTE_CAPABILITY:
+  if problem.result_dtype != "float8_e4m3fn" or gpu.compute_capability >= E4M3_COMPUTE_CAPABILITY:
     return ()
-  needed, has = (".".join(map(str, x)) for x in (_FP8_COMPUTE_CAPABILITY, gpu.compute_capability))
+  needed, has = (".".join(map(str, x)) for x in (E4M3_COMPUTE_CAPABILITY, gpu.compute_capability))
   statement = (
     f"out_dtype='float8_e4m3fn' needs compute capability {needed}, {gpu.name} has {has};"
     " 'int8' works"

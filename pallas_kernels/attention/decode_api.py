@@ -156,7 +156,7 @@ def _described(request: DecodeRequest, operands: DecodeOperands) -> str:
 
 
 def _as_shapes(operands: DecodeOperands) -> DecodeOperands:
-  """The shapes that `_as_kernel` makes."""
+  """The shapes of the arrays that kernels get: a row of queries, one batch of pages."""
 
   def struct(x: Any, shape: tuple[int, ...]) -> Any:
     return None if x is None else jax.ShapeDtypeStruct(shape, x.dtype)

@@ -165,7 +165,8 @@ class Refs:
     agenda: [1 + rounds, blocks], int32: `schedule.agenda`.
     query, key, value: [batch or 1, length, heads, head size] in global memory.
     out: [batch, T, N, head size of V] in global memory.
-    vectors: The residual, and `probe` where there is one; [batch, N, T] in global memory.
+    vectors: The residual, and `HopperResult.doubt` where it is made; [batch, N, T] in global
+      memory.
     q: [consumers, panels, rows, columns] in shared memory.
     o: [consumers, panels, rows, columns].
     numbers: [vectors, consumers, rows], those on their way out.
@@ -173,7 +174,7 @@ class Refs:
     v: [stages, panels, block_kv, columns].
     q_full, q_empty: Barriers of `q`.
     k_ring, v_ring: `full` and `empty` of the stages.
-    turns: A barrier for each consumer: its turn to issue products. None for one.
+    turns: A barrier for each consumer: its turn to issue products. None where they take none.
     walks: int32 [b, blocks of rows, 4] in global memory, `intervals.Walks`; None: the
       band says it.
     seen: int32 [b, rows of whole tiles], two of them in global memory, `intervals.Intervals`

@@ -1,6 +1,6 @@
 """Ops that need the whole row first, as plain `pl.pallas_call`s with explicit BlockSpecs.
 
-The tile says which of three forms runs; `hw_profiles.row_tiling` has their names:
+The tile says which of three forms runs; `hw_profiles.rowwise.tiling` has their names:
 
     kept            a program loads its rows once, keeps them in registers,
                     reduces them and stores the results, in pieces of 2^i
