@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from hw_profiles.capacity.compiled import NAME as COMPILED
 from hw_profiles.planner.ideal import without_limit
 from hw_profiles.planner.op_registry import model_of
 from hw_profiles.planner.plan import Device, choose, plan, plan_choices, schedules
@@ -90,8 +91,10 @@ def what_helps(tile_plan: TilePlan[Any, Any], profile: str | Device | None = Non
   A field takes the values that the op's candidates have for it, and its own
   value doubled and halved. A plan that was asked for with a schedule keeps it,
   and another schedule that takes the tile counts as a change, too; with "auto"
-  each change is priced with the schedule that suits it. Each trial is a plan:
-  some 50 for a matmul, a few milliseconds.
+  each change is priced with the schedule that suits it. A kernel that a compiler
+  makes stays one: a kernel by hand counts only for a tile that no change of a
+  field lets be compiled. Each trial is a plan: some 50 for a matmul, a few
+  milliseconds.
 
   Args:
     tile_plan: What `plan` or `rank` returned.
@@ -136,6 +139,8 @@ def _planned_changes(
   """Every change of one field, or of the schedule, that fits, with its plan."""
   model, problem = model_of(tile_plan.problem), tile_plan.problem
   requested = tile_plan.requested_schedule
+  compiled = requested == "auto" and tile_plan.schedule == COMPILED
+  fits = tile_plan.fits
   for name, value in _variations(tile_plan, device):
     try:
       config = dataclasses.replace(tile_plan.config, **{name: value})
@@ -145,8 +150,11 @@ def _planned_changes(
     if not choices[0].shortfalls:
       changed = plan_choices(model, problem, config, device, choices, requested=requested)
       other = changed.schedule != tile_plan.schedule
+      if compiled and other:  # a value that the compiler does not have, such as a third stage
+        continue
+      fits = True
       yield f"{name}={value}{f' as {changed.schedule}' if other else ''}", changed
-  if requested == "auto":  # the schedule is the fastest already
+  if requested == "auto" and (fits or not compiled):  # the schedule is the fastest already
     return
   for schedule in schedules(model, device, "auto"):
     if tile_plan.schedule == schedule.NAME:

@@ -175,3 +175,17 @@ def test_latency_without_that_of_memory_is_not_said_to_bind_still():
   ideal = hw.what_helps(planned).ideal[0]
   assert (ideal.what, ideal.bound) == ("latency", "latency")
   assert ideal.sentence().endswith("what is left of latency binds")
+
+
+def test_what_is_compiled_stays_so_unless_no_change_of_a_field_compiles():
+  problem = hw.AttentionProblem(batch=2, seq_q=4096, seq_kv=4096, heads=32, kv_heads=8, causal=True)
+  long_keys = hw.plan(problem, hw.AttentionConfig(64, 512), "ascend_910b3")
+  square = hw.plan(problem, hw.AttentionConfig(128, 128), "ascend_910b3")
+  for plan in (long_keys, square):
+    assert (plan.fits, plan.schedule) == (False, "compiled")
+    assert "schedule='cube_vector' would fit this tile" in plan.notes
+  change = hw.what_helps(long_keys).tile
+  assert (change.what, change.plan.schedule) == ("block_kv=32", "compiled")
+  # and not a third stage, which is no kernel's but one by hand
+  change = hw.what_helps(square).tile
+  assert (change.what, change.plan.config) == ("schedule=cube_vector", square.config)
