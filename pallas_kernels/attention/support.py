@@ -72,7 +72,7 @@ _HOPPER = Support(
   frozenset({"sequence lengths", "segment ids"}),
   warp_specialized.WGMMA_MAX_COLUMNS,
 )
-_TRITON = Support("NVIDIA GPUs", _PORTABLE, _ALL)
+_TRITON = Support("NVIDIA GPUs from 8.0 on", _PORTABLE, _ALL)
 
 FORWARD: dict[str, Support] = {
   "mosaic_gpu": _HOPPER,
