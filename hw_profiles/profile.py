@@ -129,6 +129,8 @@ class GpuProfile(Profile):
     dram_bandwidth_bytes_per_s: DRAM peak.
     dram_latency_ns: Load latency from DRAM.
     clock_hz: The SM clock behind the peaks.
+    max_clock_hz: The highest SM clock, which holds while the power limit does not bind;
+      the banks of shared memory run at it.
     peak_flops: Dense peak in FLOP/s by dtype, float32 accumulation; "float32"
       is the CUDA cores' rate, "tfloat32" the tensor cores'.
     has_wgmma: Warpgroup MMA (compute capability 9.0).
@@ -181,6 +183,7 @@ class GpuProfile(Profile):
   dram_bandwidth_bytes_per_s: float
   dram_latency_ns: float
   clock_hz: float
+  max_clock_hz: float
   peak_flops: FrozenMap[str, float]
   has_wgmma: bool
   has_tma: bool

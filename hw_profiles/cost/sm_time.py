@@ -77,7 +77,7 @@ def sm_time(gpu: GpuProfile, work: SmWork) -> DeviceTime:
 
       arithmetic         flops / (peak/SMs · sustained fraction)
       L2                 loads / (L2 bandwidth/SMs)
-      shared memory      shared bytes / (bytes a cycle · clock)
+      shared memory      shared bytes / (bytes a cycle · highest clock)
       special functions  results / (results a cycle · clock)
       narrow copies      copies · cycles of one / clock
       latency            (DRAM latency + L2 + arithmetic) / slots
@@ -193,7 +193,8 @@ def resource_times_us(
   )
   flops_rate = flops_per_s / gpu.sm_count * sustained
   l2_rate = known(gpu.l2_bandwidth_bytes_per_s, math.inf) / gpu.sm_count
-  shared_rate = gpu.shared_bytes_per_cycle_per_sm * gpu.clock_hz
+  # steps that wait for the banks leave the tensor cores idle and the power limit unreached
+  shared_rate = gpu.shared_bytes_per_cycle_per_sm * gpu.max_clock_hz
   special_rate = gpu.special_functions_per_cycle_per_sm * gpu.clock_hz
   cuda_core_rate = gpu.peak_flops["float32"] / 2 / gpu.sm_count
   return {

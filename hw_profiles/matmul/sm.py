@@ -15,6 +15,7 @@ from hw_profiles.matmul.config import MatmulConfig
 from hw_profiles.matmul.problem import MatmulProblem
 from hw_profiles.matmul.split_k import (
   MERGE_ASSUMPTION,
+  evicted_bytes,
   merge_dram_bytes,
   parts_of,
   split_time,
@@ -139,11 +140,14 @@ def _split_execution(
   merged = workspace_bytes(problem, config)
   result = problem.batch * problem.m * problem.n * dtypes.size_bytes(problem.result_dtype)
   traffic = parts.traffic_bytes
+  # the sums' way to memory, which `parts` counts, is not taken where L2 keeps them
+  kept = merged - evicted_bytes(problem, config, gpu)
+  dram_bytes = parts.work.dram_bytes - kept
   return dataclasses.replace(
     parts,
-    work=split_time(problem, config, gpu, parts.work),
+    work=split_time(problem, config, gpu, dataclasses.replace(parts.work, dram_bytes=dram_bytes)),
     traffic_bytes=FrozenMap(
-      dram=traffic["dram"] + merge_dram_bytes(problem, config, gpu),
+      dram=dram_bytes + merge_dram_bytes(problem, config, gpu),
       l2=traffic["l2"] + merged + result,
       shared=traffic["shared"],
     ),

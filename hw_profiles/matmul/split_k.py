@@ -87,14 +87,19 @@ def workspace_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
   return config.split_k * outputs * dtypes.size_bytes(sum_dtype(problem.dtype))
 
 
-def merge_dram_bytes(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> int:
-  """Bytes that the second kernel moves to and from device memory.
+def evicted_bytes(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> int:
+  """Bytes of the parts' sums that L2 does not keep until the second kernel reads them.
 
-  The result, and the parts where L2 does not keep them: they were written last.
+  All of them or none: they were written last, and nothing else is read in between.
   """
-  result = problem.batch * problem.m * problem.n * dtypes.size_bytes(problem.result_dtype)
   parts = workspace_bytes(problem, config)
-  return result + (parts if parts > gpu.l2_bytes * L2_OPERAND_FRACTION else 0)
+  return parts if parts > gpu.l2_bytes * L2_OPERAND_FRACTION else 0
+
+
+def merge_dram_bytes(problem: MatmulProblem, config: MatmulConfig, gpu: GpuProfile) -> int:
+  """Bytes that the second kernel moves to and from device memory: the result, evicted sums."""
+  result = problem.batch * problem.m * problem.n * dtypes.size_bytes(problem.result_dtype)
+  return result + evicted_bytes(problem, config, gpu)
 
 
 def split_time(

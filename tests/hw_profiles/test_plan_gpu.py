@@ -463,7 +463,8 @@ def test_triton_multiplies_float8_as_float16_on_hopper():
     for x in ("float8_e4m3fn", "float16")
   )
   slower = float8.times_us["tensor_cores"] / float16.times_us["tensor_cores"]
-  assert slower == pytest.approx(1 / 0.63, rel=1e-3)
+  # of wgmma's rate Triton reaches 90 %, mma.sync 63
+  assert slower == pytest.approx(0.9 / 0.63, rel=1e-3)
 
 
 def test_the_hopper_kernel_copies_into_one_stage_less_than_it_has():

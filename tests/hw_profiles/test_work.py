@@ -32,7 +32,7 @@ def _sm_work(**amounts):
     (
       {"shared_bytes": 10**6},
       "shared_memory",
-      1e6 / (H200.shared_bytes_per_cycle_per_sm * H200.clock_hz * H200.sm_count) * 1e6,
+      1e6 / (H200.shared_bytes_per_cycle_per_sm * H200.max_clock_hz * H200.sm_count) * 1e6,
     ),
     (
       {"special_functions": 10**6},
