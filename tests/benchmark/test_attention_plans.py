@@ -106,6 +106,37 @@ def test_documented_example_says_what_the_program_says(capsys):
     assert line in printed
 
 
+def test_the_example_read_aloud_has_the_numbers_of_today():
+  text = (pathlib.Path(__file__).parents[2] / "docs" / "planner.md").read_text(encoding="utf-8")
+  _, _, aloud = text.partition("## An example read aloud")
+  aloud = " ".join(aloud.partition("\n## ")[0].split())
+  problem = hw_profiles.AttentionProblem(
+    batch=2, seq_q=4096, seq_kv=4096, heads=32, kv_heads=8, causal=True
+  )
+  config = hw_profiles.AttentionConfig
+  small = hw_profiles.plan(problem, config(64, 64, 1), "h200_sxm")
+  waiting = hw_profiles.plan(problem, small.config, "h200_sxm", schedule="warp_specialized")
+  own, compiled = (
+    hw_profiles.rank(problem, name, top=1)[0] for name in ("h200_sxm", "ascend_910b3")
+  )
+  by_hand = hw_profiles.plan(problem, config(64, 1024), "ascend_910b3", schedule="cube_vector")
+  wide = hw_profiles.plan(problem, config(64, 64), "ascend_950pr")
+  assert own.config.describe().startswith("block_q=128,block_kv=128,num_stages=2")
+  assert compiled.config.describe().startswith("block_q=16,block_kv=64,num_stages=2")
+  for said in (
+    f"busy for {small.times_us['tensor_cores']:.0f} us",
+    f"prediction to {small.predicted_us:,.0f};",
+    f"it would be {waiting.predicted_us:,.0f}.",
+    f"takes {own.predicted_us:,.0f}:",
+    f"takes {compiled.predicted_us:,.0f}:",
+    f"{compiled.traffic_bytes['l0c'] / 1e9:.1f} GB of them out of L0C",
+    f"{compiled.traffic_bytes['l1'] / 1e9:.1f} GB into L1",
+    f"take {by_hand.predicted_us:,.0f}:",
+    f"takes {wide.predicted_us:,.0f}, and the {wide.bound} unit binds",
+  ):
+    assert said in aloud
+
+
 def test_default_tiles_and_each_profile_s_own_are_planned(capsys):
   found = rows_of(capsys, "--kernel=decode_attention", "--profile=h200_sxm,ascend_910b3")
   tiles = {row["tile"] for row in found}
