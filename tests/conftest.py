@@ -1,12 +1,13 @@
 """Shared by all tests: a seeded generator, two CPU devices for sharding, no user cache of tiles.
 
-With jaxlib 0.10 and no GPU XLA spends little on compiling: interpreted kernels are large
-programs that run once. Later versions run the same tests as optimised code.
+Without a GPU XLA spends little on compiling: interpreted kernels are large programs that
+run once. With jaxlib 0.11 the same tests run as optimised code.
 """
 
 import glob
 import importlib.metadata
 import os
+import sys
 
 # nobody's tuned tiles but the packaged ones
 os.environ["PALLAS_KERNELS_TUNING_CACHE"] = ""
@@ -17,10 +18,11 @@ os.environ.setdefault(
     [
       "--xla_force_host_platform_device_count=2",
       *(
-        "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+        "--xla_backend_optimization_level=0"
+        # later versions do not know the second
+        + (" --xla_cpu_use_fusion_emitters=false" if jaxlib.version.startswith("0.10.") else "")
         for jaxlib in importlib.metadata.distributions(name="jaxlib")
-        # later ones do not know the second
-        if jaxlib.version.startswith("0.10.") and not glob.glob("/dev/nvidia[0-9]*")
+        if not jaxlib.version.startswith("0.11.") and not glob.glob("/dev/nvidia[0-9]*")
       ),
     ]
   ),
@@ -36,3 +38,10 @@ import pytest
 @pytest.fixture
 def rng() -> np.random.Generator:
   return np.random.default_rng(20260)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+  """Names a failure at once: a run that is stopped has no summary."""
+  # of several processes the one that collects the reports
+  if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+    print(f"\nfailed: {report.nodeid} ({report.when})", file=sys.__stderr__, flush=True)
