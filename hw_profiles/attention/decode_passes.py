@@ -36,7 +36,7 @@ def decode_parts(problem: DecodeProblem, *, block_kv: int, num_splits: int) -> D
   """
   counts: Counter[int] = Counter()
   boundary = parts = most = 0
-  for length, sequences in Counter(problem.sequence_lengths).items():
+  for length, sequences in problem.sequences_by_length.items():
     seen = problem.mask(length).key_blocks(0, block_q=problem.seq_q, block_kv=block_kv)
     blocks = seen.visited
     # an empty sequence still writes its zeros
@@ -104,7 +104,7 @@ def merge_bytes(problem: DecodeProblem, config: DecodeConfig, *, num_splits: int
 
 def split_candidates(problem: DecodeProblem, *, block_kv: int, cores: int) -> tuple[int, ...]:
   """Numbers of parts worth comparing: powers of two, and those that fill whole waves."""
-  longest = max((ceil_div(x, block_kv) for x in problem.sequence_lengths), default=0)
+  longest = max((ceil_div(x, block_kv) for x in problem.sequences_by_length), default=0)
   sequences = max(problem.batch * problem.key_heads, 1)
   filling = [waves * cores // sequences for waves in range(1, _MOST_WAVES + 1)]
   powers = [1 << exponent for exponent in range(_MOST_SPLITS.bit_length())]

@@ -1,11 +1,14 @@
 """What decode attention is to be computed: a few queries a sequence on its key/value cache."""
 
 import dataclasses
+import functools
+from collections import Counter
 
 from hw_profiles import dtypes
 from hw_profiles.arguments import as_int, at_least, ceil_div, whole_field
 from hw_profiles.attention.mask import AttentionMask
 from hw_profiles.attention.problem import check_heads
+from hw_profiles.frozen_map import FrozenMap
 
 PAGE_INDEX_BYTES = 4  # an int32 entry of the page table
 
@@ -75,10 +78,12 @@ class DecodeProblem:
           f"DecodeProblem.lengths[{index}]={length}: expected at most seq_kv={self.seq_kv}"
         )
 
-  @property
-  def sequence_lengths(self) -> tuple[int, ...]:
-    """Keys of each sequence."""
-    return (self.seq_kv,) * self.batch if self.lengths is None else self.lengths
+  @functools.cached_property
+  def sequences_by_length(self) -> FrozenMap[int, int]:
+    """How many sequences have each number of keys."""
+    if self.lengths is None:
+      return FrozenMap({self.seq_kv: self.batch} if self.batch else {})
+    return FrozenMap(Counter(self.lengths))
 
   def mask(self, length: int) -> AttentionMask:
     """Which of a sequence's `length` keys its queries see."""
@@ -110,15 +115,18 @@ class DecodeProblem:
   def visible_keys(self) -> int:
     """Keys that are read, all sequences together."""
     total = 0
-    for length in self.sequence_lengths:
+    for length, sequences in self.sequences_by_length.items():
       seen = self.mask(length).key_blocks(0, block_q=self.seq_q, block_kv=1)
-      total += seen.visited
+      total += sequences * seen.visited
     return total
 
   @property
   def flops(self) -> int:
     """2·(head_dim + value_dim) for each visible pair."""
-    pairs = sum(self.mask(length).visible_pairs() for length in self.sequence_lengths)
+    pairs = sum(
+      sequences * self.mask(length).visible_pairs()
+      for length, sequences in self.sequences_by_length.items()
+    )
     return 2 * self.heads * pairs * (self.head_dim + self.output_dim)
 
   @property
@@ -133,7 +141,10 @@ class DecodeProblem:
     """An entry for each page that holds a key."""
     if self.page_size is None:
       return 0
-    return PAGE_INDEX_BYTES * sum(ceil_div(x, self.page_size) for x in self.sequence_lengths)
+    return PAGE_INDEX_BYTES * sum(
+      sequences * ceil_div(length, self.page_size)
+      for length, sequences in self.sequences_by_length.items()
+    )
 
   @property
   def query_output_bytes(self) -> int:

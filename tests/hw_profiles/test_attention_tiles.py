@@ -306,7 +306,7 @@ def test_parts_cover_each_visible_block_once(block_kv, num_splits):
   problem = hw.DecodeProblem(4, 999, 6, kv_heads=3, lengths=(0, 1, 500, 999), window=640)
   parts = decode_parts(problem, block_kv=block_kv, num_splits=num_splits)
   blocks = 0
-  for length in problem.sequence_lengths:
+  for length in problem.lengths:
     first = max(length - 1 - 640, 0)
     blocks += len({key // block_kv for key in range(first, length)})
   assert parts.visits.total == 3 * blocks
@@ -323,6 +323,16 @@ def test_visible_keys_of_a_cache():
   paged = dataclasses.replace(problem, page_size=16)
   assert paged.page_table_bytes == 4 * (0 + 1 + 7)
   assert paged.key_value_bytes - problem.key_value_bytes == paged.page_table_bytes
+
+
+def test_sequences_of_a_length_are_counted_not_walked():
+  problem = hw.DecodeProblem(2**40, 100, 8, kv_heads=2, window=9, page_size=16)
+  one = dataclasses.replace(problem, batch=1)
+  for name in ("visible_keys", "flops", "key_value_bytes", "page_table_bytes"):
+    assert getattr(problem, name) == 2**40 * getattr(one, name)
+  given = dataclasses.replace(problem, batch=3, lengths=(100, 7, 100))
+  assert given.sequences_by_length == {100: 2, 7: 1}
+  assert given.visible_keys == 2 * one.visible_keys + 7
 
 
 def test_split_candidates_stay_within_the_sequence():
