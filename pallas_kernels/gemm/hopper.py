@@ -22,7 +22,7 @@ from pallas_kernels.gemm.hopper_kernel import CLUSTER, Refs, body
 from pallas_kernels.gemm.hopper_layout import HopperLayout, hopper_layout
 from pallas_kernels.gemm.operands import Operands, Transposes
 from pallas_kernels.hopper.ring import StageRing
-from pallas_kernels.hopper.tma import padded, rounded_up
+from pallas_kernels.hopper.tma import padded, rounded_up, vector_copies
 
 
 def promotes_steps(dtype: Any, *, interpreted: bool) -> bool:
@@ -183,7 +183,11 @@ def _vector_scratch(operands: Operands, config: MatmulConfig, *, consumers: int)
     return ()
   return (
     tuple(plgpu.SMEM((VECTOR_SLOTS, size), dtype) for dtype, size in vectors),
-    StageRing.barriers(num_stages=VECTOR_SLOTS, copies=len(vectors), consumers=consumers),
+    StageRing.barriers(
+      num_stages=VECTOR_SLOTS,
+      copies=sum(len(vector_copies(size)) for _, size in vectors),
+      consumers=consumers,
+    ),
   )
 
 

@@ -59,6 +59,7 @@ from pallas_kernels.gemm.hopper_geometry import Geometry
 from pallas_kernels.gemm.operands import Operands
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.store import BlockStore, finish_stores
+from pallas_kernels.hopper.tma import vector_copies
 
 CLUSTER = "cluster"
 
@@ -188,11 +189,15 @@ def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> Non
 
     def copy_vectors(slot: Any, arrived: Any) -> None:
       sources = (
-        *(_at_batch(x, batch).at[pl.ds(row, config.block_m)] for x in refs.inputs.per_row),
-        *(_at_batch(x, batch).at[columns] for x in refs.inputs.per_column),
+        *((_at_batch(x, batch), row) for x in refs.inputs.per_row),
+        *((_at_batch(x, batch), column) for x in refs.inputs.per_column),
       )
-      for source, slots in zip(sources, refs.vectors, strict=True):
-        plgpu.copy_gmem_to_smem(source, slots.at[slot], arrived)
+      for (source, first), slots in zip(sources, refs.vectors, strict=True):
+        for start, size in vector_copies(slots.shape[1]):
+          window, target = source.at[pl.ds(first + start, size)], slots.at[slot]
+          if size != slots.shape[1]:
+            target = slots.at[slot, pl.ds(start, size)]
+          plgpu.copy_gmem_to_smem(window, target, arrived)
 
     if rings.vectors:
       rings.vectors.fill(i, copy_vectors)

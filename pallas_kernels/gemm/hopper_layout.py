@@ -9,7 +9,7 @@ from hw_profiles import MatmulConfig, MatmulProblem
 from hw_profiles.matmul.warp_specialized import operand_swizzle_bytes, staging_columns
 from pallas_kernels import compat
 from pallas_kernels.gemm.operands import Transposes
-from pallas_kernels.hopper.tma import TMA_PITCH_BYTES, rounded_up, tiled, tma_multiples
+from pallas_kernels.hopper.tma import LARGEST_BOX, TMA_PITCH_BYTES, rounded_up, tiled, tma_multiples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +75,7 @@ def hopper_layout(
     and compat.SWIZZLES_UNTILED
     and not transposes.a
     and config.block_k == span
+    and config.block_m <= LARGEST_BOX
     and rounded_up(a_shape, a_multiples) != a_shape
   )
   if a_by_rows:

@@ -15,6 +15,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 # TMA: global strides are multiples of 16 B (CUDA driver API, cuTensorMapEncodeTiled)
 TMA_PITCH_BYTES = 16
+# and a copy has at most this many elements along each dimension (the same)
+LARGEST_BOX = 256
 
 
 def tiled(swizzle: int, dtype: Any) -> tuple[Any, Any]:
@@ -36,6 +38,11 @@ def tma_multiples(
   """
   pitch = TMA_PITCH_BYTES // itemsize
   return (8 if rows > 8 else 1, swizzle_columns if columns > swizzle_columns else pitch)
+
+
+def vector_copies(size: int) -> list[tuple[int, int]]:
+  """(start, elements) of the copies that a vector of `size` elements takes."""
+  return [(start, min(LARGEST_BOX, size - start)) for start in range(0, size, LARGEST_BOX)]
 
 
 def padded(array: jax.Array, *multiples: int) -> jax.Array:

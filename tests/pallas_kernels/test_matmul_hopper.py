@@ -1,5 +1,7 @@
 """The Hopper kernel: interpreted with race detection on a CPU, compiled on a GPU."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from jax import lax
 from kernel_cases import assert_inside_bound, normal
 
 import reference
-from pallas_kernels import MatmulConfig, compat, explain, matmul
+from pallas_kernels import MatmulConfig, compat, device, explain, matmul, quantized_matmul
 from pallas_kernels.gemm import hopper as kernel
 from pallas_kernels.gemm import hopper_kernel
 from pallas_kernels.gemm.epilogue import make_epilogue
@@ -37,6 +39,46 @@ def test_tiles_are_right_and_free_of_races(hopper, m, k, n, config, rng, races):
   out = matmul(a, b, bias=bias, activation="silu", config=config, implementation=hopper)
   assert_inside_bound(out, a, b, hopper, bias=bias, activation="silu")
   assert not races()
+
+
+def test_vectors_of_more_than_one_copy_are_whole(hopper, rng):
+  # TMA copies 256 elements of a vector at once
+  a, b, bias = normal(rng, 70, 64), normal(rng, 64, 600), normal(rng, 600)
+  config = MatmulConfig(64, 384, 32, 2, num_consumer_warpgroups=3)
+  out = matmul(a, b, bias=bias, config=config, implementation=hopper)
+  assert_inside_bound(out, a, b, hopper, bias=bias)
+
+  codes = [jnp.asarray(rng.integers(-9, 10, shape), jnp.int8) for shape in ((700, 64), (64, 32))]
+  scales = [jnp.asarray(2.0 ** rng.integers(-3, 4, shape), jnp.float32) for shape in (700, 32)]
+  scaled = quantized_matmul(
+    *codes,
+    scales[0][:, None],
+    scales[1],
+    out_dtype=jnp.float32,
+    config=MatmulConfig(512, 32, 64, 2),
+    implementation=hopper,
+  )
+  exact = reference.matmul_exact(*(np.asarray(x, np.float64) for x in codes))
+  expected = exact * np.asarray(scales[0])[:, None] * np.asarray(scales[1])
+  np.testing.assert_array_equal(np.asarray(scaled, np.float64), expected)
+
+
+def test_tiles_of_more_rows_or_columns_than_one_copy_has_lower():
+  # 700 rows are not whole eights, so that A would be copied by rows
+  for config in (
+    MatmulConfig(64, 384, 32, 2, num_consumer_warpgroups=3),
+    MatmulConfig(512, 32, 64),
+  ):
+    shapes = ((700, 64), (64, 600), (700, 1), (600,))
+    operands = [
+      jax.ShapeDtypeStruct(shape, jnp.int8 if 64 in shape else jnp.float32) for shape in shapes
+    ]
+    call = functools.partial(
+      quantized_matmul, out_dtype=jnp.bfloat16, config=config, implementation="mosaic_gpu"
+    )
+    with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+      lowered = jax.jit(call).trace(*operands).lower(lowering_platforms=("cuda",))
+    assert "mosaic_gpu" in lowered.as_text()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
