@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hw_profiles import TilePlan
+from hw_profiles import InfeasibleTileError, TilePlan
 from pallas_kernels import dispatch, planning
 from pallas_kernels.device import TargetDevice
 from pallas_kernels.dispatch import Implementation, Refusal
@@ -83,3 +83,13 @@ def choose(
   if config is None:
     said += planning.choice_notes(one, problem, device, plan_as=plan_as)
   return Choice(one, tile, plan, decision.refused, said)
+
+
+def gradient_note(choose_gradient: Callable[[], Choice]) -> str:
+  """What `explain` says of a call's gradients, which are no reason to refuse the call itself."""
+  try:
+    found = choose_gradient()
+  except (InfeasibleTileError, NotImplementedError) as error:
+    return f"its gradients raise {type(error).__name__}: {error}"
+  tile = "" if found.config is None else f" with {found.config.describe()}"
+  return f"its gradients run: {found.implementation.name}{tile}"

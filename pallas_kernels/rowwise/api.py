@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hw_profiles import RowConfig
-from pallas_kernels import arguments, dispatch, sharding
+from pallas_kernels import arguments, choice, dispatch, sharding
 from pallas_kernels.device import target_device
 from pallas_kernels.rowwise import differentiable, implementations
 from pallas_kernels.rowwise.implementations import Sizes
@@ -50,14 +50,13 @@ def explanation(
 ) -> dispatch.Explanation:
   """What a checked call would run; and `gradient`, which has kernels of its own."""
   device = target_device()
-  choice = implementations.choose(request, sizes, device)
+  chosen = implementations.choose(request, sizes, device)
   notes: tuple[str, ...] = ()
   if sizes.elements == 0:
     notes = ("there are no elements: no kernel runs",)
   elif gradient is not None:
-    back = implementations.choose(gradient, sizes, device)
-    notes = (f"its gradients run: {back.implementation.name}",)
-  return choice.explanation(request.op, call, device, *notes)
+    notes = (choice.gradient_note(lambda: implementations.choose(gradient, sizes, device)),)
+  return chosen.explanation(request.op, call, device, *notes)
 
 
 def make(
@@ -334,6 +333,10 @@ def _transpose_request(
 ) -> RowRequest:
   arguments.check_array("x", x, min_ndim=2)
   check_static("x", x)
+  if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+    raise ValueError(
+      f"x is {x.dtype}: expected numbers; x.swapaxes(-1, -2) moves keys of random numbers"
+    )
   dtype = jnp.dtype(x.dtype)
   return make("transpose", Transpose(dtype), dtype, config, implementation)
 

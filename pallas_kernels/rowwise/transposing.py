@@ -8,7 +8,7 @@ from jax import lax
 
 from hw_profiles import TransposeProblem
 
-_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
+_UNSIGNED = {size: jnp.dtype(f"uint{8 * size}") for size in (1, 2, 4, 8)}
 # The planner's name for elements of a size.
 _PLANNED_AS = {1: "int8", 2: "bfloat16", 4: "float32", 8: "float64"}
 
@@ -26,7 +26,7 @@ class Transpose:
   @property
   def movable(self) -> bool:
     """Whether a kernel can move the elements as integers."""
-    return jnp.issubdtype(self.moved_as, jnp.unsignedinteger)
+    return self.moved_as in _UNSIGNED.values()
 
   def problem(self, *, rows: int, columns: int, batch: int) -> TransposeProblem | None:
     """The planner's view; None of what no kernel moves."""
@@ -38,9 +38,11 @@ class Transpose:
   def moved_as(self) -> jnp.dtype:
     """Unsigned integers of the elements' size; the dtype itself where there are none."""
     unsigned = _UNSIGNED.get(self.dtype.itemsize)
-    if unsigned is None or self.dtype.kind == "c" or self.dtype == jnp.bool_:
+    # int4 and narrower ones are said to have a byte
+    is_whole = jax.dtypes.itemsize_bits(self.dtype) == 8 * self.dtype.itemsize
+    if unsigned is None or self.dtype.kind == "c" or self.dtype == jnp.bool_ or not is_whole:
       return self.dtype
-    return jnp.dtype(unsigned)
+    return unsigned
 
   def forth(self, x: jax.Array) -> jax.Array:
     """The bits as integers: no copy."""

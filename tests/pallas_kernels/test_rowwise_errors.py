@@ -59,6 +59,10 @@ WRONG = {
   ),
   "too many splits": (lambda: rms_norm(X, W, num_splits=7), r"num_splits=7: .* from 1 to 6"),
   "a vector": (lambda: transpose(W), r"x has shape \(6,\): expected at least 2"),
+  "keys": (
+    lambda: transpose(jax.random.split(jax.random.key(0), (2, 3))),
+    r"x is key<fry>: expected numbers; x\.swapaxes",
+  ),
   "config": (lambda: swiglu(X, X, config=(1, 128)), r"config is a tuple.*RowConfig\(1, 4096\)"),
   "implementation": (
     lambda: swiglu(X, X, implementation="tritn"),
@@ -183,3 +187,13 @@ def test_a_tile_that_does_not_fit_is_refused_before_it_is_lowered():
   x = jax.ShapeDtypeStruct((64, 65536), jnp.bfloat16)
   with device.abstract_gpu(**H200), pytest.raises(hw_profiles.InfeasibleTileError):
     explain(quantize_rows, x, config=RowConfig(1, 65536), implementation="triton")
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "float4_e2m1fn"])
+def test_elements_of_less_than_a_byte_are_left_to_xla(dtype):
+  x = jax.ShapeDtypeStruct((64, 48), jnp.dtype(dtype))
+  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+    found = explain(transpose, x)
+    assert jax.eval_shape(transpose, x).shape == (48, 64)
+  assert found.implementation == "xla"
+  assert f"{dtype}: the kernel moves elements as integers" in found.refused["triton"]
