@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from hw_profiles import AttentionConfig
-from pallas_kernels import arguments, dispatch, sharding
+from pallas_kernels import arguments, choice, dispatch, sharding
 from pallas_kernels.attention import differentiable, implementations
 from pallas_kernels.attention.operands import AttentionOperands
 from pallas_kernels.attention.request import (
@@ -19,6 +19,7 @@ from pallas_kernels.attention.request import (
   check_operands,
   finite_number,
   integers,
+  segment_ids,
   soft_cap,
 )
 from pallas_kernels.attention.rule import AttentionRule
@@ -113,8 +114,11 @@ def make_request(
     implementation=implementation,
   )
 
-  def optional(name: str, value: Any, *shape: int, largest: int | None = None) -> Any:
-    return None if value is None else integers(name, value, shape, largest=largest)
+  def lengths(name: str, value: Any, largest: int) -> Any:
+    return None if value is None else integers(name, value, (batch,), largest=largest)
+
+  def ids(name: str, value: Any, size: int) -> Any:
+    return None if value is None else segment_ids(name, value, (batch, size))
 
   return request, AttentionOperands(
     query=query,
@@ -122,10 +126,10 @@ def make_request(
     value=value,
     bias=bias,
     mask=mask,
-    query_lengths=optional("query_seq_lengths", query_seq_lengths, batch, largest=seq_q),
-    key_lengths=optional("key_value_seq_lengths", key_value_seq_lengths, batch, largest=seq_kv),
-    query_segments=optional("query_segment_ids", query_segment_ids, batch, seq_q),
-    key_segments=optional("key_value_segment_ids", key_value_segment_ids, batch, seq_kv),
+    query_lengths=lengths("query_seq_lengths", query_seq_lengths, seq_q),
+    key_lengths=lengths("key_value_seq_lengths", key_value_seq_lengths, seq_kv),
+    query_segments=ids("query_segment_ids", query_segment_ids, seq_q),
+    key_segments=ids("key_value_segment_ids", key_value_segment_ids, seq_kv),
   )
 
 
@@ -156,19 +160,18 @@ def _explain(
   ]
   request, operands = make_request(*arrays, **options)
   device = target_device()
-  choice = implementations.choose(request, operands, device)
-  if operands.sizes.is_empty:
-    notes = ("no pair of a query and a key: the result is empty, or zeros",)
-  else:
-    back = implementations.choose(
-      implementations.for_gradients(request, operands, device),
-      operands,
-      device,
-      table=implementations.BACKWARD,
-    )
-    tile = "" if back.config is None else f" with {back.config.describe()}"
-    notes = (f"its gradients run: {back.implementation.name}{tile}",)
-  return choice.explanation(request.op, describe(request, operands), device, *notes)
+  chosen = implementations.choose(request, operands, device)
+
+  def of_gradients() -> choice.Choice:
+    back = implementations.for_gradients(request, operands, device)
+    return implementations.choose(back, operands, device, table=implementations.BACKWARD)
+
+  note = (
+    "no pair of a query and a key: the result is empty, or zeros"
+    if operands.sizes.is_empty
+    else choice.gradient_note(of_gradients)
+  )
+  return chosen.explanation(request.op, describe(request, operands), device, note)
 
 
 @dispatch.explained_by(_explain)
@@ -226,8 +229,10 @@ def flash_attention(
       not known when it is traced, count as T where above and as 0 where below.
     key_value_seq_lengths: [B], keys in use; None: S. The same.
     local_window_size: (left, right), keys seen before and after a query's own
-      position, None for all; an int w means (w, w).
-    query_segment_ids: [B, T] integers: a query sees keys of its own id only.
+      position, None, or as many as there are, for all; an int w means (w, w).
+    query_segment_ids: [B, T] integers: a query sees keys of its own id only. They
+      are compared as int32: of a list or NumPy array each is checked to be one,
+      wider ids in a JAX array count modulo 2^32.
     key_value_segment_ids: [B, S]; either both or none.
     logits_soft_cap: c, a number above 0; or None.
     precision: For float32 operands, a `jax.lax.PrecisionLike`; None computes to

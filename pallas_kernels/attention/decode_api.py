@@ -20,6 +20,7 @@ from pallas_kernels.attention.request import (
   check_operands,
   finite_number,
   integers,
+  limiting,
   soft_cap,
   window_sides,
 )
@@ -73,13 +74,13 @@ def make_request(
         f"query has {batch} sequences and key_cache {key_cache.shape[0]}: expected the same, or a"
         " page_table with a cache [pages, page_size, K, H]"
       )
-  left, _ = window_sides(local_window_size)
+  queries = 1 if len(query.shape) == 3 else query.shape[1]
+  left = limiting(window_sides(local_window_size)[0], seq_q=queries, seq_kv=capacity)
   given_lengths = lengths
   lengths = integers("lengths", lengths, (batch,), largest=capacity)
   if paged:
     given_table = page_table
     page_table = integers("page_table", page_table, (batch, page_table.shape[1]))
-    queries = 1 if len(query.shape) == 3 else query.shape[1]
     reach = None if left is None else left + queries
     _check_pages(given_table, given_lengths, cache_shape=key_cache.shape, reach=reach)
   if num_splits is not None and (

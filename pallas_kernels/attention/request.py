@@ -5,6 +5,7 @@ import math
 import numbers
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -149,6 +150,15 @@ def window_sides(value: Window) -> tuple[int | None, int | None]:
   return left, right
 
 
+def limiting(side: int | None, *, seq_q: int, seq_kv: int) -> int | None:
+  """A side of a window, None where it hides no key.
+
+  No query is as far from a key as there are queries and keys. The largest int32, a
+  customary "no limit", would overflow where a position is added to it.
+  """
+  return None if side is None or side >= max(seq_q, seq_kv) else side
+
+
 def band_rule(
   *, is_causal: Any, alignment: Any, window: Window, seq_q: int, seq_kv: int
 ) -> BandRule:
@@ -167,6 +177,7 @@ def band_rule(
       ' "bottom_right", where the last query is at the position of the last key (new queries'
       " after a cached prefix)"
     )
+  left, right = (limiting(side, seq_q=seq_q, seq_kv=seq_kv) for side in (left, right))
   return BandRule(left=left, right=right, bottom_right=alignment == "bottom_right")
 
 
@@ -248,6 +259,9 @@ def integers(name: str, value: Any, shape: tuple[int, ...], *, largest: int | No
   Raises:
     ValueError: the shape or dtype is wrong, or a number that is known when
       traced is not from 0 to `largest`.
+
+  Of wider integers those that are only known when run are cut to what is used of
+  them, from 0 to `largest`, or without it taken modulo 2^32.
   """
   if isinstance(value, (list, tuple)):
     value = np.asarray(value)
@@ -260,7 +274,30 @@ def integers(name: str, value: Any, shape: tuple[int, ...], *, largest: int | No
     if largest is not None and value.size and (value.min() < 0 or value.max() > largest):
       raise ValueError(f"{name}={value.tolist()}: expected numbers from 0 to {largest}")
     return jnp.asarray(value, jnp.int32)
+  if largest is not None and isinstance(value, jax.Array) and value.dtype.itemsize >= 4:
+    # a number that int32 does not have would come out as another one
+    value = jnp.clip(value, 0, min(largest, np.iinfo(np.int32).max))
   return value.astype(jnp.int32) if hasattr(value, "astype") else value
+
+
+def segment_ids(name: str, value: Any, shape: tuple[int, ...]) -> Any:
+  """Segment ids as int32.
+
+  Raises:
+    ValueError: as `integers`; or an id that is known when traced is none of int32,
+      in which others could be the same.
+  """
+  if isinstance(value, (list, tuple)):
+    value = np.asarray(value)
+  if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iu":
+    int32 = np.iinfo(np.int32)
+    outside = value[(value < int32.min) | (value > int32.max)]
+    if outside.size:
+      raise ValueError(
+        f"{name} has {outside[0]}: expected ids of int32, {int32.min} to {int32.max};"
+        " np.unique(ids, return_inverse=True) of the ids of both sides numbers them"
+      )
+  return integers(name, value, shape)
 
 
 def check_config(config: Any, config_class: type, example: str) -> None:

@@ -128,6 +128,16 @@ def test_unused_slots_and_pages_may_hold_anything(name, rng):
   chex.assert_trees_all_equal(clean, dirty)
 
 
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_a_window_beyond_int32_hides_no_key(name, rng):
+  case = CASES["one part"]
+  arrays = operands(rng, **case)
+  without = {**case.get("options", {}), "local_window_size": None}
+  plain = {**case, "options": without}
+  wide = {**case, "options": {**without, "local_window_size": 2**31}}
+  chex.assert_trees_all_equal(runner(name, wide)(*arrays), runner(name, plain)(*arrays))
+
+
 @pytest.mark.parametrize("name", ["interpret", pytest.param("triton", marks=pytest.mark.gpu)])
 def test_a_sequence_has_the_bits_that_it_has_alone(name, rng):
   case = CASES["three queries, window, cap"]

@@ -1,5 +1,7 @@
 """Every way to call flash_attention wrongly, and what the message must say."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -151,6 +153,33 @@ def test_explain_says_what_runs_forward_and_backward():
   on_cpu = explain(flash_attention, q, k, k, is_causal=True)
   assert on_cpu.implementation == "xla"
   assert "NVIDIA GPUs only" in on_cpu.refused["triton"]
+
+
+@pytest.mark.parametrize("one", [2**31, -(2**31) - 1])
+def test_segment_ids_that_int32_makes_others_of_are_refused(one):
+  q = jnp.zeros((1, 4, 1, 8))
+  ids = np.array([[0, 0, 1, 1]])
+  wide = np.array([[0, 0, one, one]])
+  for name, (queries, keys) in {
+    "query_segment_ids": (wide, ids),
+    "key_value_segment_ids": (ids, wide.tolist()),
+  }.items():
+    with pytest.raises(ValueError, match=rf"{name} has {one}: expected ids of int32.*np\.unique"):
+      flash_attention(q, q, q, query_segment_ids=queries, key_value_segment_ids=keys)
+
+
+def test_a_tile_that_only_gradients_refuse_is_no_error_of_the_call():
+  q = struct(1, 128, 1, 64)
+  config = AttentionConfig(64, 64, block_q_dkv=96, block_kv_dkv=64, block_q_dq=64, block_kv_dq=64)
+  with device.abstract_gpu(device_kind="NVIDIA A100-SXM4-80GB", num_cores=108):
+    found = explain(flash_attention, q, q, q, config=config)
+    call = functools.partial(flash_attention, config=config)
+    assert jax.eval_shape(call, q, q, q).shape == q.shape
+    with pytest.raises(hw_profiles.InfeasibleTileError, match="block_q_dkv=96"):
+      jax.eval_shape(lambda *qkv: jax.vjp(call, *qkv)[1](qkv[0]), q, q, q)
+  assert found.implementation == "triton"
+  (note,) = (note for note in found.notes if "gradients" in note)
+  assert note.startswith("its gradients raise TileShapeError: block_q_dkv=96: ")
 
 
 def test_a_head_size_that_no_tile_holds_goes_to_xla():

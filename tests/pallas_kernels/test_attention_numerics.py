@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -230,3 +231,38 @@ def test_a_batch_of_sequences_is_each_sequence_alone(name, rng):
     single = dataclasses.replace(case, sizes=(1, *case.sizes[1:]))
     assert_inside_bound(single, one, alone, name)
     assert_inside_bound(single, one, (out[1:2], residual[1:2]), name)
+
+
+INT32 = np.iinfo(np.int32)
+
+
+@pytest.mark.parametrize("window", [(INT32.max, INT32.max), (2, INT32.max), (2**40, 3)], ids=str)
+@pytest.mark.parametrize("alignment", ["top_left", "bottom_right"])
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_a_side_beyond_all_keys_hides_none(name, alignment, window, rng):
+  case = Case(
+    "wide",
+    (2, 20, 37, 1, 1, 16, 16),
+    lengths=((20, 9), (30, 37)),
+    options={"local_window_size": window, "causal_alignment": alignment},
+  )
+  arrays = case.arrays(rng)
+  assert_inside_bound(case, arrays, quick(case.call(name))(**arrays), name)
+
+
+def test_a_length_that_int32_does_not_have_is_all_of_them(rng):
+  case = Case("long", (2, 12, 20, 1, 1, 16, 16), options={"is_causal": True})
+  case = dataclasses.replace(case, options={**case.options, "causal_alignment": "top_left"})
+  arrays = case.arrays(rng)
+  run = quick(case.call("xla"))
+  beyond = jnp.asarray([2**31 + 5, 2**32 - 1], jnp.uint32)
+  chex.assert_trees_all_equal(
+    run(**arrays), run(**arrays, query_seq_lengths=beyond, key_value_seq_lengths=beyond)
+  )
+  with jax.enable_x64(True):
+    wide = jnp.asarray([2**32, 2**40 + 3], jnp.int64)
+    none = jnp.asarray([-(2**32) + 5, -1], jnp.int64)
+    chex.assert_trees_all_equal(run(**arrays), run(**arrays, key_value_seq_lengths=wide))
+    out, residual = run(**arrays, key_value_seq_lengths=none)
+  chex.assert_trees_all_equal(out, jnp.zeros_like(out))
+  assert (np.asarray(residual) == -np.inf).all()
