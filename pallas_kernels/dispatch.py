@@ -9,12 +9,19 @@ decision without running anything.
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from hw_profiles import InfeasibleTileError, TilePlan, TileShapeError
 from pallas_kernels.device import TargetDevice
 from pallas_kernels.names import IMPLEMENTATIONS, INTERPRETERS
+
+# Kernels count rows, columns and steps in int32, with room for the end of a block beyond the last.
+LARGEST_SIZE = 2**30
+# So they do programs, of which the smallest planned has 16 x 32 elements; no device has a result
+# of as many bytes.
+LARGEST_PRODUCT = 2**40
 
 RefusalKind = Literal["device", "dtype", "option", "tile", "shape"]
 
@@ -103,6 +110,22 @@ def needs_gpu(device: TargetDevice) -> Refusal | None:
   return Refusal(
     "device", f"compiles for NVIDIA GPUs only, and this runs on {device.kind!r} ({device.platform})"
   )
+
+
+def count_refusal(**sizes: int) -> Refusal | None:
+  """The refusal of sizes, by name, that are more than a kernel counts to.
+
+  Where one of them is 0 there is nothing to count.
+  """
+  if 0 in sizes.values():
+    return None
+  for name, size in sizes.items():
+    if size > LARGEST_SIZE:
+      return Refusal("option", f"{name}={size}: kernels count to {LARGEST_SIZE} in int32")
+  if math.prod(sizes.values()) > LARGEST_PRODUCT:
+    shown = " x ".join(f"{name}={size}" for name, size in sizes.items())
+    return Refusal("option", f"{shown}: the blocks of more than {LARGEST_PRODUCT} are too many")
+  return None
 
 
 def decide(

@@ -11,7 +11,7 @@ from hw_profiles import DecodeConfig, DecodeProblem
 from hw_profiles.attention import cluster_decode
 from pallas_kernels import choice, sharding
 from pallas_kernels.attention import decode, hopper_decode, xla
-from pallas_kernels.attention.implementations import planned_refusal
+from pallas_kernels.attention.implementations import count_refusal, planned_refusal
 from pallas_kernels.attention.operands import AttentionOperands, DecodeOperands
 from pallas_kernels.attention.request import DecodeRequest
 from pallas_kernels.choice import Choice
@@ -24,7 +24,7 @@ from pallas_kernels.portable_support import compiled_refusal
 def _hopper_refusal(
   one: Implementation, request: DecodeRequest, problem: DecodeProblem, device: TargetDevice
 ) -> Refusal | None:
-  found = walk_refusal(one, device, request.dtype)
+  found = walk_refusal(one, device, request.dtype) or count_refusal(problem)
   lacks = cluster_decode.unsupported_problem(problem)
   if found is None and lacks:
     found = Refusal("option", lacks[0].statement)
@@ -46,18 +46,18 @@ def _portable_refusal(
   found = compiled_refusal(one, device, precision=request.rule.precision)
   if found is None and request.dtype == jnp.float64:
     found = Refusal("dtype", "float64 is wider than the kernels' float32 arithmetic")
-  return found or planned_refusal(one, problem, request.config, device)
+  return found or count_refusal(problem) or planned_refusal(one, problem, request.config, device)
 
 
 def _xla_refusal(
   one: Implementation, request: DecodeRequest, problem: DecodeProblem, device: TargetDevice
 ) -> Refusal | None:
-  del one, problem, device
+  del one, device
   if request.config is not None:
     return Refusal("option", "config: XLA takes no tile")
   if request.num_splits is not None:
     return Refusal("option", "num_splits: XLA takes all keys of a sequence at once")
-  return None
+  return count_refusal(problem)
 
 
 def num_splits(
@@ -146,7 +146,7 @@ def _in_order(cache: jax.Array, operands: DecodeOperands) -> jax.Array:
     found = jax.vmap(lambda one, pages: one[pages])(
       cache, jnp.broadcast_to(table, (batch, table.shape[1]))
     )
-  return found.reshape(found.shape[0], -1, *rest)
+  return found.reshape(found.shape[0], operands.sizes.seq_kv, *rest)
 
 
 def _notes(request: DecodeRequest, problem: DecodeProblem, config: Any) -> tuple[str, ...]:

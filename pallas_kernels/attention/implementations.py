@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from hw_profiles import AttentionConfig, AttentionProblem, InfeasibleTileError
-from pallas_kernels import choice, compat, planning, sharding
+from hw_profiles import AttentionConfig, AttentionProblem, DecodeProblem, InfeasibleTileError
+from pallas_kernels import choice, compat, dispatch, planning, sharding
 from pallas_kernels.attention import (
   hopper,
   hopper_backward,
@@ -41,7 +41,16 @@ def _unsupported(
 ) -> Refusal | None:
   """What `support`'s table says that the implementation lacks."""
   table = support.BACKWARD if problem.backward else support.FORWARD
-  return table[one.name].refusal(operands)
+  return table[one.name].refusal(operands) or count_refusal(problem)
+
+
+def count_refusal(problem: AttentionProblem | DecodeProblem) -> Refusal | None:
+  """Of more than is counted to, by XLA's masks as by kernels."""
+  return (
+    dispatch.count_refusal(keys=problem.seq_kv)
+    or dispatch.count_refusal(queries=problem.seq_q)
+    or dispatch.count_refusal(batch=problem.batch, heads=problem.heads, queries=problem.seq_q)
+  )
 
 
 def _hopper_refusal(
@@ -75,7 +84,8 @@ def planned_refusal(
 ) -> Refusal | None:
   """Why the user's tile does not run, or that there is none which fits."""
   found = planning.tile_refusal(one, problem, config, device)
-  if found is not None or config is not None:
+  is_empty = 0 in (problem.batch, problem.seq_q, problem.seq_kv)
+  if found is not None or config is not None or is_empty:
     return found
   try:
     planning.resolve(one, problem, None, device)
@@ -91,10 +101,10 @@ def _xla_refusal(
   device: TargetDevice,
   operands: AttentionOperands,
 ) -> Refusal | None:
-  del one, problem, device, operands
+  del one, device, operands
   if request.config is not None:
     return Refusal("option", "config: XLA takes no tile")
-  return None
+  return count_refusal(problem)
 
 
 def _run_hopper(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from hw_profiles import GpuProfile, MatmulConfig, MatmulProblem
 from hw_profiles.matmul.multistage import LANE_COPY_BYTES, lane_copy_bytes
 from hw_profiles.matmul.padding import padding_copy_us
-from pallas_kernels import choice, compat, planning, sharding
+from pallas_kernels import choice, compat, dispatch, planning, sharding
 from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
@@ -34,8 +34,14 @@ _PADDED_FACTOR = 1.25
 _INTERPRETED_CTAS = 2
 
 
-def _kernel_refusal(request: GemmRequest) -> Refusal | None:
+def _kernel_refusal(request: GemmRequest, problem: MatmulProblem) -> Refusal | None:
   """What no kernel of this family does."""
+  if not problem.is_empty:
+    found = dispatch.count_refusal(k=problem.k) or dispatch.count_refusal(
+      batch=problem.batch, m=problem.m, n=problem.n
+    )
+    if found is not None:
+      return found
   for name, dtype in (
     ("operands", request.dtype),
     ("out_dtype", request.epilogue.out_dtype),
@@ -60,7 +66,7 @@ def _kernel_refusal(request: GemmRequest) -> Refusal | None:
 def _hopper_refusal(
   one: Implementation, request: GemmRequest, problem: MatmulProblem, device: TargetDevice
 ) -> Refusal | None:
-  found = device_refusal(one, device) or _kernel_refusal(request)
+  found = device_refusal(one, device) or _kernel_refusal(request, problem)
   if found is None and request.code_dtype is not None:
     found = Refusal("option", "fuse=True: only the portable kernel quantises on the way")
   overlaps = request.config is not None and request.config.overlap_epilogue
@@ -88,7 +94,7 @@ def _portable_refusal(
 ) -> Refusal | None:
   return (
     compiled_refusal(one, device, precision=request.precision)
-    or _kernel_refusal(request)
+    or _kernel_refusal(request, problem)
     or e4m3_refusal(one, device, (request.dtype, request.code_dtype or request.dtype))
     or _offset_refusal(one, request, problem)
     or planning.tile_refusal(one, problem, request.config, device)

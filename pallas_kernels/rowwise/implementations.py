@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hw_profiles import RowConfig
-from pallas_kernels import choice, compat, planning, sharding
+from pallas_kernels import choice, compat, dispatch, planning, sharding
 from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
@@ -90,10 +90,18 @@ def _portable_refusal(
 ) -> Refusal | None:
   return (
     compiled_refusal(one, device)
+    or _count_refusal(request, sizes)
     or _reshape_refusal(request, sizes)
     or _dtype_refusal(one, request, sizes, device)
     or _tile_refusal(one, request, problem, device)
   )
+
+
+def _count_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
+  """Of more than kernels count to; a batch of all ops but these is more rows."""
+  if isinstance(request.spec, (Transpose, RmsNormGradient)):
+    return dispatch.count_refusal(batch=sizes.batch, rows=sizes.rows, columns=sizes.columns)
+  return dispatch.count_refusal(rows=sizes.batch * sizes.rows, columns=sizes.columns)
 
 
 def _is_reshape(sizes: Sizes) -> bool:
@@ -150,7 +158,7 @@ def _hopper_refusal(
   """Of the gradient of rms_norm, where rows of x and d_y pass through shared memory."""
   del problem
   spec: RmsNormGradient = request.spec
-  found = refusals.device_refusal(one, device)
+  found = refusals.device_refusal(one, device) or _count_refusal(request, sizes)
   if found is not None:
     return found
   for dtype in (request.dtype, spec.weight_dtype):
