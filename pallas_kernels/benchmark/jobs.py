@@ -274,4 +274,5 @@ def timing_details(job: Job, measured: timing.Measurement) -> dict[str, Any]:
     "iterations": measured.iterations,
     "timer": measured.timer,
     "cold_l2": measured.cold_l2,
+    "measured_launches": measured.launches,
   }

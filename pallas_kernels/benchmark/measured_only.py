@@ -18,6 +18,7 @@ from pallas_kernels.benchmark import jobs, rows, runner, timing
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.jobs import Job, Outcome
 from pallas_kernels.benchmark.ops.gemm import GemmOp
+from pallas_kernels.benchmark.ops.rowwise import RowsOp
 from pallas_kernels.benchmark.progress import Progress, Step
 from pallas_kernels.benchmark.workload import Workload
 
@@ -34,7 +35,7 @@ def applies(options: Options, work: Sequence[Job]) -> bool:
     runner.platform() == "gpu"
     and options.check == "none"
     and options.timer == "device"
-    and all(isinstance(job.workload.op, GemmOp) for job in work)
+    and all(isinstance(job.workload.op, GemmOp | RowsOp) for job in work)
   )
 
 

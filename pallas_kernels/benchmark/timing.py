@@ -5,6 +5,7 @@ timer is the time from the call to its result being there, launch included.
 """
 
 import dataclasses
+import re
 import statistics
 import time
 from collections import Counter
@@ -70,14 +71,16 @@ def measure(
     None where a call starts no kernel, as for an empty result.
 
   Raises:
-    RuntimeError: cold_l2 with the device timer, and the function has a kernel
-      of the same name as the reading one.
+    RuntimeError: cold_l2 with the device timer, and the kernels that read
+      cannot be told from those of the function.
   """
   compiled = jax.jit(function)
   _warm_up(compiled, arguments)
   if timer == "device":
     runs = (
-      _cold_device_runs(jax.jit(_cold(function)), arguments, iterations)
+      _cold_device_runs(
+        compiled_for_device_timer(function, arguments, cold_l2=True), arguments, iterations
+      )
       if cold_l2
       else _device_runs(compiled, arguments, iterations)
     )
@@ -233,26 +236,74 @@ def _cold(function: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, 
 
 
 def _cold_device_runs(
-  cold: Callable[..., Any], arguments: Sequence[Any], iterations: int
+  cold: jax.stages.Compiled, arguments: Sequence[Any], iterations: int
 ) -> list[list[float]]:
   scratch = _scratch()
-  flush_names = Counter(name for name, _ in _kernels(jax.jit(_flush), (scratch,), 1)[0])
+  names = Counter(flush_kernels(cold.as_text() or ""))
+  calls = _kernels(cold, (scratch, *arguments), iterations)
+  if not names or not all(_counted(kernels, names) == names for kernels in calls):
+    # by the names that they have in a program of their own; in this one kernels of the
+    # function may have taken them
+    names = Counter(name for name, _ in _kernels(jax.jit(_flush), (scratch,), 1)[0])
   runs = []
-  for kernels in _kernels(cold, (scratch, *arguments), iterations):
-    flushes = Counter(name for name, _ in kernels if name in flush_names)
-    if flushes != flush_names:
+  for kernels in calls:
+    if _counted(kernels, names) != names:
       raise RuntimeError(
-        f"cold_l2: cannot tell the kernels that read other data {sorted(flush_names)} from those "
+        f"cold_l2: cannot tell the kernels that read other data {sorted(names)} from those "
         f"measured {sorted({name for name, _ in kernels})}; measure without cold_l2"
       )
-    mine = [milliseconds * 1e3 for name, milliseconds in kernels if name not in flush_names]
+    mine = [milliseconds * 1e3 for name, milliseconds in kernels if name not in names]
     if mine:
       runs.append(mine)
   return runs
 
 
+def _counted(kernels: Sequence[tuple[str, float]], names: Counter[str]) -> Counter[str]:
+  """How often each of `names` is among the kernels of a call."""
+  return Counter(name for name, _ in kernels if name in names)
+
+
+def flush_kernels(text: str) -> list[str]:
+  """Names of the kernels in a compiled program's text that empty L2: those that reduce by xor.
+
+  XLA calls a kernel by the fusion that it is, and numbers fusions of a name in the
+  order in which it makes them: what is called input_reduce_fusion in a program that
+  only empties L2 may be input_reduce_fusion_2 in a larger one, in which something else
+  has the shorter name.
+  """
+  computations: dict[str, list[str]] = {}
+  lines: list[str] = []
+  for line in text.splitlines():
+    if (opened := re.match(r"(?:ENTRY )?%?([\w.-]+) .*\{$", line)) is not None:
+      lines = computations.setdefault(opened.group(1), [])
+    lines.append(line)
+  xors = {
+    name
+    for name, body in computations.items()
+    if any(re.search(r"ROOT .* xor\(", line) for line in body)
+  }
+
+  def called(line: str, by: str) -> str | None:
+    found = re.search(by + r"=%?([\w.-]+)", line)
+    return None if found is None else found.group(1)
+
+  def reduces(line: str) -> bool:
+    return " reduce" in line and called(line, "to_apply") in xors
+
+  fused = {called(line, "calls") for body in computations.values() for line in body}
+  flushing = {name for name, body in computations.items() if any(map(reduces, body))}
+  found = []
+  for computation, body in computations.items():
+    for line in body:
+      name = re.match(r"\s+(?:ROOT )?%?([\w.-]+) = ", line)
+      alone = computation not in fused and reduces(line)
+      if name is not None and (alone or called(line, "calls") in flushing):
+        found.append(re.sub(r"\W", "_", name.group(1)))
+  return found
+
+
 def _flush(scratch: jax.Array) -> jax.Array:
-  # A reduction no matmul epilogue has, so that its kernels have names of their own.
+  # A reduction that nothing else here has: `flush_kernels` finds its kernels by it.
   return jnp.bitwise_xor.reduce(scratch)
 
 

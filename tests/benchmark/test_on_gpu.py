@@ -14,6 +14,7 @@ import hw_profiles
 import reference
 from pallas_kernels.benchmark import main, runner, timing
 from pallas_kernels.benchmark.ops.matmul import MATMUL
+from pallas_kernels.benchmark.ops.swiglu import SWIGLU
 
 SHAPE = "--shape=m=150,k=64,n=600"
 TILE = "--tile=block_m=64,block_n=64,block_k=32"
@@ -89,6 +90,7 @@ def pretended_timer(monkeypatch):
       iterations=iterations,
       timer="device",
       cold_l2=cold_l2,
+      launches=1,
     )
 
   def operands(*_):
@@ -111,6 +113,28 @@ def test_what_is_only_measured_is_compiled_first_and_drawn_on_the_device(pretend
   for result, operands in pretended_timer:
     assert result.shape == (150, 600)
     reference.assert_matmul_close(*map(np.asarray, (result, *operands)))
+
+
+@pytest.mark.parametrize("flags", [[], ["--backward"]])
+def test_row_wise_ops_are_only_measured_where_nothing_is_checked(
+  flags, pretended_timer, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(SWIGLU, "operands", MATMUL.operands)  # which raises
+  path = tmp_path / "kept.json"
+  status = main.main(
+    [
+      *("--task=run", "--kernel=swiglu", "--shape=rows=3,columns=50", "--check=none", *flags),
+      *("--implementation=interpret", "--peers=xla,stream", f"--results={path}"),
+    ]
+  )
+  assert status == 0
+  (row,) = json.loads(path.read_text())["rows"]
+  assert (row["peers"], row["options"]) == ({"xla": 4.0, "stream": 4.0}, flags)
+  # as many as the timer saw, which is what an extra kernel would show in
+  assert row["details"] == {"launches": 1}
+  (ours, (gate, up, *_)), *_ = pretended_timer
+  out = ours[0] if flags else ours
+  reference.assert_swiglu_close(*map(np.asarray, (out, gate, up)))
 
 
 def test_what_does_not_compile_is_an_error_unless_a_peer(pretended_timer, monkeypatch, capsys):

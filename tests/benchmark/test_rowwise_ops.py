@@ -10,6 +10,7 @@ from pallas_kernels.benchmark import main, ops, rows
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
 NAMES = ("swiglu", "swiglu_quantize", "quantize_rows", "rms_norm", "transpose")
+GRADIENTS = ("swiglu", "rms_norm")
 OPTIONS = {
   "swiglu": ["--out_dtype=float32", "--intermediate_dtype=float32"],
   "swiglu_quantize": ["--code_dtype=int8", "--scale=0.25"],
@@ -85,6 +86,62 @@ def test_a_wrong_result_fails_and_says_where(name):
   verdict = op.check(wrong, operands, options, ran="xla", config=None, platform="cpu")
   assert verdict.check == rows.FAILED
   assert "[1, 2]" in " ".join(verdict.notes)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_run_with_gradients_checks_each_of_them(name, capsys):
+  arguments = (f"--kernel={name}", "--task=run", "--shape=rows=5,columns=111", "--backward")
+  ours, xla, stream = rows_of(capsys, *arguments, "--peers=xla,stream")
+  assert ours["check"] == "passed"
+  assert "--backward" in ours["arguments"]
+  assert xla["checked_with"] == "xla on cpu"
+  assert stream["check"] == "not run"
+  op = ops.get(name)
+  options = op.options_class(backward=True)
+  shape = op.shape_class(rows=5, columns=111)
+  operands = op.operands(shape, "float32", options)
+  result = [np.array(x) for x in op.call(options, config=None, implementation="xla")(*operands)]
+  for index in range(1, len(result)):
+    wrong = [x.copy() for x in result]
+    wrong[index].flat[7] += 1
+    found = op.check(tuple(wrong), operands, options, ran="xla", config=None, platform="cpu")
+    assert found.check == rows.FAILED
+    assert "gradient of" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize("more", [["--residual"], ["--quantize_dtype=int8"]])
+def test_gradients_of_several_results_are_refused(more, capsys):
+  arguments = ["--kernel=rms_norm", "--task=run", "--shape=rows=2,columns=8", "--backward", *more]
+  assert main.main(arguments) == 2
+  assert "gradients are measured of the plain result" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("name", "changes"),
+  [*((name, {}) for name in NAMES), *((name, {"backward": True}) for name in GRADIENTS)],
+)
+def test_the_stream_moves_what_the_op_moves(name, changes):
+  op = ops.get(name)
+  shape = op.shape_class(rows=24, columns=40)
+  options = op.options_class(**changes)
+  operands = op.operands(shape, "bfloat16", options)
+  stream = op.peer("stream", options)
+  found = stream(*operands)
+  sizes = [x.nbytes for x in operands if x is not None and x.ndim > 1]
+  # beside matrices a program reads a weight and writes its gradient, or a scale for each row
+  weights = sum(x.nbytes for x in operands if x is not None and x.ndim == 1) * (1 + bool(changes))
+  scales = 4 * shape.rows if "quantize" in name else 0
+  moved = sum(sizes) + sum(x.nbytes for x in found)
+  assert moved + weights + scales == op.once_through_bytes(shape, "bfloat16", options)
+  # no two results are the same: XLA has to write each
+  assert len({np.asarray(x).tobytes() for x in found}) == len(found)
+  # and every matrix is read whole
+  for index, x in enumerate(operands):
+    if x is not None and x.ndim > 1:
+      others = [*operands]
+      others[index] = (4 - x.astype(np.float32)).astype(x.dtype)
+      changed = stream(*others)
+      assert np.mean(np.asarray(changed[0]) != np.asarray(found[0])) > 0.9
 
 
 def test_a_tile_of_the_user_runs(capsys):

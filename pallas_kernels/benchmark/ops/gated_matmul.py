@@ -12,9 +12,8 @@ from pallas_kernels.benchmark.ops.gemm import (
   GemmOp,
   MatmulShape,
   interpreted_chunk,
-  with_gradients,
-  with_gradients_judged,
 )
+from pallas_kernels.benchmark.ops.gradients import with_gradients, with_gradients_judged
 from pallas_kernels.benchmark.ops.op import Function, Operands, numpy_dtype, option
 from pallas_kernels.benchmark.ops.verdict import Verdict, unjudged, verdict
 

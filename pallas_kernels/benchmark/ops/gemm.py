@@ -2,14 +2,13 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import hw_profiles
 from hw_profiles import MatmulConfig, MatmulProblem
 from pallas_kernels.benchmark import cells
+from pallas_kernels.benchmark.ops.gradients import with_gradients
 from pallas_kernels.benchmark.ops.op import Function, PublicOp, Shape, numpy_dtype, option
-from pallas_kernels.benchmark.ops.verdict import Verdict, named, together, verdict
 
 if TYPE_CHECKING:
   import pallas_kernels
@@ -189,49 +188,6 @@ class GemmOp(PublicOp[MatmulShape, MatmulConfig, O]):
   def describe_part(self, part: MatmulShape, whole: MatmulShape) -> str:
     """Rows and columns of C."""
     return f"rows 0:{part.m}, columns 0:{part.n}"
-
-
-def with_gradients(forward: Function) -> Function:
-  """(out, gradients of the operands) of operands of which the last is the gradient of out."""
-
-  def run(*operands: Any) -> Any:
-    import jax
-
-    *inputs, d_out = operands
-    out, pull = jax.vjp(forward, *inputs)
-    return (out, *(x for x in pull(d_out.astype(out.dtype)) if x is not None))
-
-  return run
-
-
-def with_gradients_judged(
-  of_result: Verdict,
-  gradients: Sequence[Any],
-  *,
-  ran: str,
-  bounds: Callable[[], Mapping[str, Any]],
-) -> Verdict:
-  """The verdict of a result and of its operands' gradients.
-
-  Args:
-    of_result: Of the result.
-    gradients: As computed; those of a batch are not judged.
-    ran: What computed them; nor are those of a peer.
-    bounds: What each may be, by the operand's name; asked for only if judged.
-  """
-  import reference
-  from pallas_kernels import names
-
-  if ran not in names.IMPLEMENTATIONS:
-    note = f"gradients not checked: what {ran} rounds on the way is not known"
-    return together((of_result,), (note,))
-  if any(gradient.ndim > 2 for gradient in gradients):
-    return together((of_result,), ("gradients not checked: their bound is of one product",))
-  found = [named(of_result, "out")]
-  for (name, bound), gradient in zip(bounds().items(), gradients, strict=True):
-    judged = verdict(reference.check_within(gradient, bound.round(gradient.dtype)))
-    found.append(named(judged, f"gradient of {name}"))
-  return together(found)
 
 
 def optional_dtype(name: str | None) -> Any:

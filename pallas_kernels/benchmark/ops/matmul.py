@@ -14,9 +14,8 @@ from pallas_kernels.benchmark.ops.gemm import (
   MatmulShape,
   interpreted_chunk,
   optional_dtype,
-  with_gradients,
-  with_gradients_judged,
 )
+from pallas_kernels.benchmark.ops.gradients import with_gradients, with_gradients_judged
 from pallas_kernels.benchmark.ops.matmul_peers import PEERS
 from pallas_kernels.benchmark.ops.op import Function, Operands, numpy_dtype, option
 from pallas_kernels.benchmark.ops.verdict import Verdict, unjudged, verdict

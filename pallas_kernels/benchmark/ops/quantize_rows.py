@@ -49,25 +49,16 @@ class QuantizeRows(RowsOp[QuantizeRowsOptions]):
     """quantize_rows(x, dtype=...)."""
     return operands, {"dtype": options.code_dtype}
 
-  def peer(self, name: str, options: QuantizeRowsOptions) -> Function:
-    """xla: the same codes and scales in jax.numpy, compiled by XLA."""
+  def xla(self, options: QuantizeRowsOptions) -> Function:
+    """The same codes and scales in jax.numpy, compiled by XLA."""
     import jax.numpy as jnp
 
     def xla(x: "jax.Array") -> tuple["jax.Array", "jax.Array"]:
       return quantized(x.astype(jnp.float32), options.code_dtype)
 
-    return {"xla": xla}[name]
+    return xla
 
-  def check(
-    self,
-    actual: Any,
-    operands: Operands,
-    options: QuantizeRowsOptions,
-    *,
-    ran: str,
-    config: RowConfig | None,
-    platform: str,
-  ) -> Verdict:
+  def judge(self, actual: Any, operands: Operands, options: QuantizeRowsOptions) -> Verdict:
     """`reference.check_quantize_rows`."""
     import reference
 

@@ -15,6 +15,7 @@ from pallas_kernels.benchmark.ops.rowwise import (
   RUNNING,
   RowsOp,
   RowsShape,
+  backward_option,
   codes_verdict,
   quantized,
 )
@@ -22,6 +23,8 @@ from pallas_kernels.benchmark.ops.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
   import jax
+
+  import pallas_kernels
 
 _EPS = 1e-6
 
@@ -48,6 +51,7 @@ class RmsNormOptions:
   cast_before_weight: bool = option(
     False, "Round the normalised row to the operands' dtype before the weight.", tasks=RUNNING
   )
+  backward: bool = backward_option()
 
 
 class RmsNorm(RowsOp[RmsNormOptions]):
@@ -80,15 +84,16 @@ class RmsNorm(RowsOp[RmsNormOptions]):
   def operand_shapes(
     self, shape: RowsShape, options: RmsNormOptions
   ) -> tuple[tuple[int, ...] | None, ...]:
-    """x, the weight and, where asked for, a residual."""
+    """x, the weight and, where asked for, a residual; then the result's gradient."""
     matrix = (shape.rows, shape.columns)
-    return matrix, (shape.columns,), matrix if options.residual else None
+    residual = matrix if options.residual else None
+    return matrix, (shape.columns,), residual, *((matrix,) if options.backward else ())
 
   def arguments(
     self, operands: tuple[Any, ...], options: RmsNormOptions
   ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """rms_norm(x, weight, residual=..., ...)."""
-    x, weight, residual = operands
+    x, weight, residual = operands[:3]
     return (x, weight), {
       "residual": residual,
       "eps": _EPS,
@@ -98,8 +103,29 @@ class RmsNorm(RowsOp[RmsNormOptions]):
       "cast_before_weight": options.cast_before_weight,
     }
 
-  def peer(self, name: str, options: RmsNormOptions) -> Function:
-    """xla: in jax.numpy, squares neither scaled nor summed in segments.
+  def explain(
+    self,
+    shape: RowsShape,
+    dtype: str,
+    options: RmsNormOptions,
+    *,
+    config: RowConfig | None,
+    implementation: str | None,
+  ) -> "pallas_kernels.Explanation":
+    """As the base class.
+
+    Raises:
+      NotImplementedError: as the base class; or gradients of more than one result.
+    """
+    if options.backward and (options.residual or options.quantize_dtype is not None):
+      raise NotImplementedError(
+        "--backward with --residual or --quantize_dtype: gradients are measured of the plain "
+        "result; leave one of them out"
+      )
+    return super().explain(shape, dtype, options, config=config, implementation=implementation)
+
+  def xla(self, options: RmsNormOptions) -> Function:
+    """In jax.numpy, squares neither scaled nor summed in segments.
 
     Roundings on the way are written so that XLA does not leave them out.
     """
@@ -124,18 +150,9 @@ class RmsNorm(RowsOp[RmsNormOptions]):
         out = result.astype(options.out_dtype or x.dtype)
       return out if residual is None else (out, values.astype(x.dtype))
 
-    return {"xla": xla}[name]
+    return xla
 
-  def check(
-    self,
-    actual: Any,
-    operands: Operands,
-    options: RmsNormOptions,
-    *,
-    ran: str,
-    config: RowConfig | None,
-    platform: str,
-  ) -> Verdict:
+  def judge(self, actual: Any, operands: Operands, options: RmsNormOptions) -> Verdict:
     """`reference.check_rms_norm` of the sum as it is stored, or the same values' codes."""
     import numpy as np
 
@@ -179,6 +196,15 @@ class RmsNorm(RowsOp[RmsNormOptions]):
     if not notes:
       return found
     return dataclasses.replace(found, check=rows.FAILED, notes=(*found.notes, *notes))
+
+  def gradient_bounds(self, operands: Operands, d_out: Any) -> Mapping[str, Any]:
+    """`reference.bounded_rms_norm_gradients`."""
+    import reference
+
+    x, weight, _ = operands
+    assert x is not None
+    assert weight is not None
+    return reference.bounded_rms_norm_gradients(x, weight, d_out, eps=_EPS)._asdict()
 
 
 RMS_NORM = RmsNorm()

@@ -2,6 +2,8 @@
 
 import abc
 import dataclasses
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import hw_profiles
@@ -11,12 +13,21 @@ from hw_profiles.rowwise.streams import row_op
 from hw_profiles.rowwise.tiling import row_tiling
 from hw_profiles.rowwise.traffic import once_through_bytes
 from pallas_kernels.benchmark import cells, rows
-from pallas_kernels.benchmark.ops.op import Operands, PublicOp, Shape
-from pallas_kernels.benchmark.ops.verdict import Verdict, verdict
+from pallas_kernels.benchmark.ops.gradients import with_gradients, with_gradients_judged
+from pallas_kernels.benchmark.ops.op import (
+  Function,
+  Operands,
+  PublicOp,
+  Shape,
+  numpy_dtype,
+  option,
+)
+from pallas_kernels.benchmark.ops.verdict import Verdict, unjudged, verdict
 
 if TYPE_CHECKING:
   import jax
 
+  import pallas_kernels
   import reference
 
 FLOAT_DTYPES = ("bfloat16", "float16", "float32")
@@ -27,7 +38,16 @@ RUNNING = ("compare", "run")
 # each program.
 _SAMPLED_ROWS = 8
 
+# What people would use instead, and a program that only moves as many bytes.
+STREAM = "stream"
+PEERS = ("xla", STREAM)
+
 O = TypeVar("O")  # noqa: E741
+
+
+def backward_option() -> Any:
+  """The field `backward` of the options of an op that has gradients."""
+  return option(False, "The gradients of the operands, with the result.", tasks=("run",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +68,7 @@ class RowsOp(PublicOp[RowsShape, RowConfig, O]):
 
   shape_class = RowsShape
   config_class = RowConfig
-  peers = ("xla",)
+  peers = PEERS
 
   # --- the planner's side
 
@@ -83,8 +103,13 @@ class RowsOp(PublicOp[RowsShape, RowConfig, O]):
     return problem.elements * (cost.operations + cost.special_functions)
 
   def once_through_bytes(self, shape: RowsShape, dtype: str, options: O) -> int:
-    """Operands and weights read once, results written once."""
-    return once_through_bytes(self.problem(shape, dtype, options))
+    """Operands and weights read once, results written once; those of gradients, too."""
+    forward = once_through_bytes(self.problem(shape, dtype, options))
+    if not goes_backward(options):
+      return forward
+    *operands, d_out = (x for x in self.operand_shapes(shape, options) if x is not None)
+    # a gradient for each operand is written, that of the result is read
+    return forward + numpy_dtype(dtype).itemsize * sum(map(math.prod, (*operands, d_out)))
 
   def steps(self, shape: RowsShape, config: RowConfig) -> tuple[int, int]:
     """A program for each block, or for each rows of blocks that are walked."""
@@ -117,6 +142,106 @@ class RowsOp(PublicOp[RowsShape, RowConfig, O]):
   def describe_part(self, part: RowsShape, whole: RowsShape) -> str:
     """Rows."""
     return f"rows 0:{part.rows}"
+
+  # --- what runs
+
+  def explain(
+    self,
+    shape: RowsShape,
+    dtype: str,
+    options: O,
+    *,
+    config: RowConfig | None,
+    implementation: str | None,
+  ) -> "pallas_kernels.Explanation":
+    """As the base class; with gradients a note that the plan is of the result alone."""
+    found = super().explain(shape, dtype, options, config=config, implementation=implementation)
+    if not goes_backward(options):
+      return found
+    note = "measured with gradients, whose kernels have tiles of their own; predicted without"
+    return dataclasses.replace(found, notes=(*found.notes, note))
+
+  def call(self, options: O, *, config: RowConfig | None, implementation: str | None) -> Function:
+    """The result; with gradients that and theirs, of operands of which the last is its own."""
+    forward = super().call(options, config=config, implementation=implementation)
+    return with_gradients(forward) if goes_backward(options) else forward
+
+  @abc.abstractmethod
+  def xla(self, options: O) -> Function:
+    """The result in plain jax.numpy, as people would write it, compiled by XLA."""
+
+  def peer(self, name: str, options: O) -> Function:
+    """xla: see there, and its own gradients. stream: the bytes of that program, moved alone."""
+    forward = self.xla(options)
+    program = with_gradients(forward) if goes_backward(options) else forward
+    return {"xla": program, STREAM: _streaming(program)}[name]
+
+  # --- how it is judged
+
+  def check(
+    self,
+    actual: Any,
+    operands: Operands,
+    options: O,
+    *,
+    ran: str,
+    config: RowConfig | None,
+    platform: str,
+  ) -> Verdict:
+    """The result against its definition, and gradients within their bounds.
+
+    The bounds hold for any order of a sum, so neither the tile nor what ran plays a part.
+    """
+    del config, platform
+    if ran == STREAM:
+      return unjudged("moves as many bytes and computes something else")
+    if not goes_backward(options):
+      return self.judge(actual, operands, options)
+    out, *gradients = actual
+    *inputs, d_out = operands
+    assert d_out is not None
+    return with_gradients_judged(
+      self.judge(out, tuple(inputs), options),
+      gradients,
+      ran=ran,
+      bounds=lambda: self.gradient_bounds(tuple(inputs), d_out.astype(out.dtype)),
+    )
+
+  @abc.abstractmethod
+  def judge(self, actual: Any, operands: Operands, options: O) -> Verdict:
+    """Holds the result alone against the float64 reference."""
+
+  def gradient_bounds(self, operands: Operands, d_out: Any) -> Mapping[str, Any]:
+    """What the gradient of each operand may be, by the operand's name."""
+    raise NotImplementedError(f"{self.name} has no gradients here")
+
+
+def goes_backward(options: Any) -> bool:
+  """Whether a run computes the operands' gradients, too."""
+  return getattr(options, "backward", False)
+
+
+def _streaming(program: Function) -> Function:
+  """Reads every matrix that `program` reads, writes results like its, and does no more.
+
+  Not a reduction: what empties L2 before a cold run is one, and is told by its name.
+  """
+
+  def stream(*operands: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    matrices = [x for x in operands if x is not None and x.ndim > 1]
+    total = sum(x.astype(jnp.float32) for x in matrices)
+    results = jax.tree.leaves(jax.eval_shape(program, *operands))
+    # each another one, and none an operand, or XLA would copy where it has to compute
+    return tuple(
+      (total + (1 + index)).astype(x.dtype)
+      for index, x in enumerate(results)
+      if x.size == matrices[0].size
+    )
+
+  return stream
 
 
 def codes_verdict(found: "reference.QuantizeCheck") -> Verdict:

@@ -13,6 +13,7 @@ from pallas_kernels.benchmark.ops.rowwise import (
   RUNNING,
   RowsOp,
   RowsShape,
+  backward_option,
 )
 from pallas_kernels.benchmark.ops.verdict import Verdict, verdict
 
@@ -30,6 +31,7 @@ class SwigluOptions:
   intermediate_dtype: str | None = option(
     None, "Rounding of silu(gate) before the product", choices=FLOAT_DTYPES, tasks=RUNNING
   )
+  backward: bool = backward_option()
 
 
 class Swiglu(RowsOp[SwigluOptions]):
@@ -50,20 +52,20 @@ class Swiglu(RowsOp[SwigluOptions]):
   def operand_shapes(
     self, shape: RowsShape, options: SwigluOptions
   ) -> tuple[tuple[int, ...] | None, ...]:
-    """Gate and up."""
-    return ((shape.rows, shape.columns),) * 2
+    """Gate and up; if asked for the result's gradient."""
+    return ((shape.rows, shape.columns),) * (3 if options.backward else 2)
 
   def arguments(
     self, operands: tuple[Any, ...], options: SwigluOptions
   ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """swiglu(gate, up, ...)."""
-    return operands, {
+    return operands[:2], {
       "out_dtype": options.out_dtype,
       "intermediate_dtype": options.intermediate_dtype,
     }
 
-  def peer(self, name: str, options: SwigluOptions) -> Function:
-    """xla: the same roundings in plain jax.numpy, which XLA fuses into one kernel."""
+  def xla(self, options: SwigluOptions) -> Function:
+    """The same roundings in plain jax.numpy, which XLA fuses into one kernel."""
     import jax
     import jax.numpy as jnp
 
@@ -72,18 +74,9 @@ class Swiglu(RowsOp[SwigluOptions]):
       activated = jax.nn.silu(gate.astype(jnp.float32)).astype(options.intermediate_dtype or out)
       return (activated.astype(jnp.float32) * up.astype(jnp.float32)).astype(out)
 
-    return {"xla": xla}[name]
+    return xla
 
-  def check(
-    self,
-    actual: Any,
-    operands: Operands,
-    options: SwigluOptions,
-    *,
-    ran: str,
-    config: RowConfig | None,
-    platform: str,
-  ) -> Verdict:
+  def judge(self, actual: Any, operands: Operands, options: SwigluOptions) -> Verdict:
     """`reference.check_swiglu`."""
     import reference
 
@@ -100,6 +93,15 @@ class Swiglu(RowsOp[SwigluOptions]):
         out_dtype=numpy_dtype(options.out_dtype or gate.dtype.name),
       )
     )
+
+  def gradient_bounds(self, operands: Operands, d_out: Any) -> Mapping[str, Any]:
+    """`reference.bounded_swiglu_gradients`."""
+    import reference
+
+    gate, up = operands
+    assert gate is not None
+    assert up is not None
+    return reference.bounded_swiglu_gradients(gate, up, d_out)._asdict()
 
 
 SWIGLU = Swiglu()

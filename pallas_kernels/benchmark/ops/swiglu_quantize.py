@@ -72,8 +72,8 @@ class SwigluQuantize(RowsOp[SwigluQuantizeOptions]):
     """swiglu_quantize(gate, up, scale=..., dtype=...)."""
     return operands, {"scale": options.scale, "dtype": options.code_dtype}
 
-  def peer(self, name: str, options: SwigluQuantizeOptions) -> Function:
-    """xla: the same codes and scales in jax.numpy, compiled by XLA."""
+  def xla(self, options: SwigluQuantizeOptions) -> Function:
+    """The same codes and scales in jax.numpy, compiled by XLA."""
     import jax.numpy as jnp
 
     def xla(gate: "jax.Array", up: "jax.Array") -> tuple["jax.Array", "jax.Array"]:
@@ -83,18 +83,9 @@ class SwigluQuantize(RowsOp[SwigluQuantizeOptions]):
       scale = jnp.float32(options.scale)
       return codes_of(values, scale, options.code_dtype), scale
 
-    return {"xla": xla}[name]
+    return xla
 
-  def check(
-    self,
-    actual: Any,
-    operands: Operands,
-    options: SwigluQuantizeOptions,
-    *,
-    ran: str,
-    config: RowConfig | None,
-    platform: str,
-  ) -> Verdict:
+  def judge(self, actual: Any, operands: Operands, options: SwigluQuantizeOptions) -> Verdict:
     """`reference.check_swiglu_quantize`."""
     import reference
 

@@ -49,24 +49,15 @@ class Transpose(RowsOp[TransposeOptions]):
     """transpose(x)."""
     return operands, {}
 
-  def peer(self, name: str, options: TransposeOptions) -> Function:
-    """xla: x.T."""
+  def xla(self, options: TransposeOptions) -> Function:
+    """X.T."""
 
     def xla(x: "jax.Array") -> "jax.Array":
       return x.T
 
-    return {"xla": xla}[name]
+    return xla
 
-  def check(
-    self,
-    actual: Any,
-    operands: Operands,
-    options: TransposeOptions,
-    *,
-    ran: str,
-    config: RowConfig | None,
-    platform: str,
-  ) -> Verdict:
+  def judge(self, actual: Any, operands: Operands, options: TransposeOptions) -> Verdict:
     """`reference.check_transpose`: bit for bit."""
     import reference
 

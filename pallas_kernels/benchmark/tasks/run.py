@@ -86,6 +86,7 @@ def _results(
     if case.job.peer is not None or row.measured_us is None:
       return None
     beside = peers.get(workload, {})
+    launches = row.details.get("measured_launches")
     return Result(
       kernel=row.kernel,
       shape=row.shape,
@@ -108,6 +109,7 @@ def _results(
         implementation=options.implementation,
         peer=",".join(beside) or None,
       ),
+      details={} if launches is None else {"launches": launches},
     )
 
   return tuple(map(result, cases, rows))
