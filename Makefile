@@ -178,7 +178,7 @@ BENCH_MATMUL = $(BENCH_GATED) m=1536,k=4096,n=12288 m=7239,k=12288,n=4096 m=8192
 	m=256,k=12288,n=4096 m=333,k=4096,n=12289 m=113,k=1023,n=203
 BENCH_EPILOGUE = m=1024,k=4096,n=12288 m=4096,k=4096,n=12288
 # The steps of training: forward and gradients.
-BENCH_BACKWARD = m=1024,k=4096,n=12288 m=2048,k=4096,n=12288 m=4096,k=4096,n=4096
+BENCH_BACKWARD = m=1024,k=4096,n=12288 m=2048,k=4096,n=12288 m=7239,k=4096,n=12288 m=4096,k=4096,n=4096
 BENCH_INVARIANT = $(BENCH_FEW) m=256,k=4096,n=12288 m=7239,k=4096,n=12288
 BENCH_QUANTIZED = m=1024,k=4096,n=12288 m=8192,k=8192,n=8192
 # Ends in the peers, so that a line can add some.
@@ -204,34 +204,36 @@ gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with peers be
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=ladder --results=$(RESULTS) \
 	  $(filter-out --check=%,$(ARGS))
 
-# The row-wise family: rows of a decode step, of a prompt and of many, at the widths of models; cold
-# from 50 MB on, as such operands do not come from L2 in use.
-BENCH_ROWS_FEW = rows=1 rows=8 rows=64
-BENCH_ROWS_MANY = rows=1024 rows=7239
-ROWS_RESULTS ?= docs/results/h200-rowwise.json
-ROWS_BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --peers=xla \
-	--results=$(ROWS_RESULTS) $(ARGS)
+# The row-wise family: rows of a decode step, of a prompt and of many, at the widths of models; with
+# cold L2 from about 50 MB on, as such operands do not come from L2 in use, and beside a stream.
 BENCH_WIDTHS = 4096 12288 11008 111 5000
-define newline
-
-
-endef
-# $(call rows_bench,kernel and options,width)
+# $(call rows_by,rows,widths): a --shape for each of both.
+rows_by = $(foreach width,$(2),$(foreach rows,$(1),--shape=rows=$(rows),columns=$(width)))
+BENCH_ROWS_WARM = $(call rows_by,1 8 64,$(BENCH_WIDTHS)) $(call rows_by,1024,4096 111 5000) \
+	$(call rows_by,7239 65536,111)
+BENCH_ROWS_COLD = $(call rows_by,1024,12288 11008) \
+	$(call rows_by,7239 65536,4096 12288 11008 5000)
+ROWS_RESULTS ?= docs/results/h200-rowwise.json
+ROWS_BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run \
+	--results=$(ROWS_RESULTS) $(ARGS) --peers=xla
+ROW_OPS = swiglu,swiglu_quantize,quantize_rows,rms_norm,transpose
+# $(call rows_bench,options,widths): all rows of an op with options.
 define rows_bench
-	$(ROWS_BENCH) --kernel=$(1) $(BENCH_ROWS_FEW:%=--shape=%,columns=$(2))
-	$(ROWS_BENCH) --cold_l2 --kernel=$(1) $(BENCH_ROWS_MANY:%=--shape=%,columns=$(2))
+	$(ROWS_BENCH) $(1) $(call rows_by,1 8 64,$(2))
+	$(ROWS_BENCH),stream --cold_l2 $(1) $(call rows_by,1024 7239 65536,$(2))
 endef
 
+# The study always checks its programs; docs/fusion-study.md is written from what ROWS_RESULTS then holds.
 gpu-bench-rows: gpu-check ## The row-wise ops and the fusion study on a GPU, with XLA beside them; kept in ROWS_RESULTS.
-	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,swiglu,$(width))$(newline))
-	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,rms_norm,$(width))$(newline))
-	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,quantize_rows,$(width))$(newline))
-	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,swiglu_quantize,$(width))$(newline))
-	$(foreach width,$(BENCH_WIDTHS),$(call rows_bench,transpose,$(width))$(newline))
-	$(call rows_bench,rms_norm --residual,4096)
-	$(call rows_bench,rms_norm --quantize_dtype=float8_e4m3fn,4096)
-	$(ROWS_BENCH) --cold_l2 --kernel=swiglu,rms_norm --shape=rows=65536,columns=4096
-	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=fusion --cold_l2 --results=$(ROWS_RESULTS) $(ARGS)
+	$(ROWS_BENCH),stream --cold_l2 --kernel=$(ROW_OPS) $(BENCH_ROWS_COLD)
+	$(ROWS_BENCH) --kernel=$(ROW_OPS) $(BENCH_ROWS_WARM)
+	$(ROWS_BENCH),stream --cold_l2 --kernel=swiglu,rms_norm --backward $(BENCH_ROWS_COLD)
+	$(ROWS_BENCH) --kernel=swiglu,rms_norm --backward $(BENCH_ROWS_WARM)
+	$(call rows_bench,--kernel=rms_norm --residual,4096)
+	$(call rows_bench,--kernel=rms_norm --quantize_dtype=float8_e4m3fn,4096)
+	$(call rows_bench,--kernel=swiglu_quantize --scale=0.02,12288)
+	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=fusion --cold_l2 --results=$(ROWS_RESULTS) \
+	  $(filter-out --check=%,$(ARGS))
 
 # Attention as FlashAttention's tables have it, with a grouped one, a ragged one and a single head;
 # decoding from one and from many caches, with cold L2.

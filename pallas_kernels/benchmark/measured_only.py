@@ -25,6 +25,8 @@ from pallas_kernels.benchmark.workload import Workload
 # A compilation takes about a second, most of it outside of Python.
 _MOST_THREADS = 16
 _COMPILE_S = 1.0
+# The kernels, and the peer of which XLA has nothing to choose.
+_TOGETHER = (None, "stream")
 # drawing, warming up, measuring
 _MEASURE_S = 0.5
 
@@ -86,11 +88,11 @@ def _compile(options: Options, ready: Sequence[Job]) -> list[jax.stages.Compiled
         raise
       return error
 
-  kernels = [job for job in ready if job.peer is None]
-  threads = min(_MOST_THREADS, os.cpu_count() or 1, max(len(kernels), 1))
+  together = [job for job in ready if job.peer in _TOGETHER]
+  threads = min(_MOST_THREADS, os.cpu_count() or 1, max(len(together), 1))
   with ThreadPoolExecutor(threads) as pool:
-    compiled = iter(list(pool.map(compile_one, kernels)))
-  return [next(compiled) if job.peer is None else compile_one(job) for job in ready]
+    compiled = iter(list(pool.map(compile_one, together)))
+  return [next(compiled) if job.peer in _TOGETHER else compile_one(job) for job in ready]
 
 
 def _measured(

@@ -122,6 +122,24 @@ def test_float8_steps_are_added_in_the_order_of_k(name, block_k, rng):
 
 
 @pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_code_is_multiplied_as_the_number_it_stands_for(name, dtype):
+  codes = np.arange(256).astype(np.uint8).view(np.dtype(dtype))
+  values = codes.astype(np.float32)
+  one = jnp.ones((1, 1), dtype)
+  ones = jnp.ones((256, 1)), jnp.ones(1)
+  column = quantized_matmul(
+    jnp.asarray(codes)[:, None], one, *ones, out_dtype="float32", implementation=name
+  )
+  row = quantized_matmul(
+    one, jnp.asarray(codes)[None], ones[1][:, None], ones[0][:, 0], out_dtype="float32",
+    implementation=name,
+  )  # fmt: skip
+  np.testing.assert_array_equal(np.asarray(column)[:, 0], values)
+  np.testing.assert_array_equal(np.asarray(row)[0], values)
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_int8_sums_are_exact_where_float32_would_round(name, rng):
   # 127·127·2048 = 3.3e7 is beyond the 2^24 up to which float32 counts
   a = jnp.full((2, 2048), 127, jnp.int8)

@@ -75,6 +75,35 @@ def test_codes_of_every_bfloat16(name, code):
 
 
 @pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_from_every_bfloat16(name, code):
+  largest = {"float8_e4m3fn": 448, "int8": 127}[code]
+  # the scale is 1 where a row's largest magnitude is the largest code
+  small = EVERY_BFLOAT16[np.abs(EVERY_BFLOAT16.astype(np.float32)) <= largest]
+  x = np.resize(small, (-(-small.size // 255), 256))
+  x[:, 0] = largest
+  codes, scale = arrays(*quantize_rows(jnp.asarray(x), dtype=code, implementation=name))
+  np.testing.assert_array_equal(scale, 1)
+  np.testing.assert_array_equal(
+    codes.astype(np.float32), reference.quantize(x, np.float32(1), dtype=code).astype(np.float32)
+  )
+  # a given scale reaches those past the largest code, infinities and NaN: silu(256) is 256, and
+  # 256·(x / 256) is x where x is not so small that its code is 0
+  gate = np.full(EVERY_BFLOAT16.shape, 256, EVERY_BFLOAT16.dtype)
+  with np.errstate(invalid="ignore"):
+    up = (EVERY_BFLOAT16.astype(np.float32) / 256).astype(gate.dtype)
+  result = swiglu_quantize(
+    jnp.asarray(gate), jnp.asarray(up), scale=1.0, dtype=code, implementation=name
+  )
+  codes = np.asarray(result.codes).astype(np.float32)
+  expected = reference.quantize(EVERY_BFLOAT16, np.float32(1), dtype=code).astype(np.float32)
+  np.testing.assert_array_equal(codes, expected)
+  # all that there are: e4m3 has 126 of each sign, 0 and NaN
+  assert np.unique(codes[np.isfinite(codes)]).size == {"float8_e4m3fn": 253, "int8": 255}[code]
+  assert np.isnan(codes).any() == (code == "float8_e4m3fn")
+
+
+@pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_quantized_rows(name, dtype, rng):
   x = normal(rng, 3, 5, 111, dtype=dtype)

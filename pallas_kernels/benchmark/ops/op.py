@@ -10,6 +10,7 @@ which needs neither, starts without them.
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -350,8 +351,19 @@ def draw_on_device(abstract: Sequence[Any]) -> tuple[Any, ...]:
 
   Codes of 8 bits are spread over their format's range, as quantised data are.
   """
-  import functools
+  import jax
+  import jax.numpy as jnp
 
+  keys = jax.random.split(jax.random.key(_SEED, impl="rbg"), len(abstract))
+  return tuple(
+    None if one is None else _normal()(key, tuple(one.shape), jnp.dtype(one.dtype))
+    for key, one in zip(keys, abstract, strict=True)
+  )
+
+
+@functools.cache
+def _normal() -> Callable[..., Any]:
+  """What draws one array: made once, so that a size is compiled once for all ops."""
   import jax
   import jax.numpy as jnp
 
@@ -365,11 +377,8 @@ def draw_on_device(abstract: Sequence[Any]) -> tuple[Any, ...]:
     # one in 10^8 lies beyond six standard deviations
     return jnp.clip(drawn * (most / 6), -most, most).astype(dtype)
 
-  keys = jax.random.split(jax.random.key(_SEED, impl="rbg"), len(abstract))
-  return tuple(
-    None if one is None else normal(key, tuple(one.shape), jnp.dtype(one.dtype))
-    for key, one in zip(keys, abstract, strict=True)
-  )
+  drawing: Callable[..., Any] = normal
+  return drawing
 
 
 def numpy_dtype(name: str) -> "np.dtype[np.generic]":
