@@ -193,11 +193,16 @@ def test_batch_invariant_rows_keep_their_bits(name, rng):
     np.testing.assert_array_equal(np.asarray(part, np.float32), whole[rows])
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["mosaic_gpu", "triton"])
-def test_a_rows_bits_are_those_of_any_number_of_rows(name, rng):
-  # K long enough to be split where only few rows are
-  a, b = normal(rng, 7239, 4096), normal(rng, 4096, 392)
+@pytest.mark.parametrize(
+  ("name", "k", "n"),
+  [
+    # K long enough to be split where only few rows are
+    *(pytest.param(name, 4096, 392, marks=pytest.mark.gpu) for name in ("mosaic_gpu", "triton")),
+    ("interpret", 320, 24),
+  ],
+)
+def test_a_rows_bits_are_those_of_any_number_of_rows(name, k, n, rng):
+  a, b = normal(rng, 7239, k), normal(rng, k, n)
   call = {"batch_invariant": True, "out_dtype": "float32", "implementation": name}
   whole = np.asarray(matmul(a, b, **call))
   for count in (1, 7, 256):

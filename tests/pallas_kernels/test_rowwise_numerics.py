@@ -240,7 +240,7 @@ def test_every_form_gives_what_the_definition_does(name, form, rng):
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("splits", [1, 20])
+@pytest.mark.parametrize("splits", [1, 4, 8, 20, 32])
 def test_segments_are_added_up_in_their_order(name, splits):
   # The first segment's square is 2^24, the others' are 1 each: in float32 2^24 + 1 is 2^24, so
   # that added one after another they vanish, and in any other order they do not. Sums within a
