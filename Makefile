@@ -176,6 +176,7 @@ BENCH_GATED = m=256,k=4096,n=12288 m=1024,k=4096,n=12288 m=2048,k=4096,n=12288 \
 	m=7239,k=4096,n=12288 m=4096,k=4096,n=4096
 BENCH_MATMUL = $(BENCH_GATED) m=1536,k=4096,n=12288 m=7239,k=12288,n=4096 m=8192,k=8192,n=8192 \
 	m=256,k=12288,n=4096 m=333,k=4096,n=12289 m=113,k=1023,n=203
+# What an epilogue costs is over the plain product of the same process.
 BENCH_EPILOGUE = m=1024,k=4096,n=12288 m=4096,k=4096,n=12288
 # The steps of training: forward and gradients.
 BENCH_BACKWARD = m=1024,k=4096,n=12288 m=2048,k=4096,n=12288 m=7239,k=4096,n=12288 m=4096,k=4096,n=4096
@@ -192,9 +193,9 @@ gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with peers be
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=compare $(ARGS)
 	$(BENCH),stream --planned --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%) $(BENCH_DEEP:%=--shape=%)
 	$(BENCH),jax_mgpu --planned --kernel=matmul $(BENCH_MATMUL:%=--shape=%)
-	$(BENCH) --kernel=matmul --bias $(BENCH_EPILOGUE:%=--shape=%)
-	$(BENCH) --kernel=matmul --activation=silu $(BENCH_EPILOGUE:%=--shape=%)
-	$(BENCH) --kernel=matmul --batch_invariant $(BENCH_INVARIANT:%=--shape=%)
+	$(BENCH),plain --kernel=matmul --bias $(BENCH_EPILOGUE:%=--shape=%)
+	$(BENCH),plain --kernel=matmul --activation=silu $(BENCH_EPILOGUE:%=--shape=%)
+	$(BENCH),plain --kernel=matmul --batch_invariant $(BENCH_INVARIANT:%=--shape=%)
 	$(BENCH) --cold_l2 --kernel=gated_matmul $(BENCH_FEW:%=--shape=%)
 	$(BENCH) --planned --kernel=gated_matmul $(BENCH_GATED:%=--shape=%)
 	$(BENCH) --kernel=matmul,gated_matmul --backward --check=none $(BENCH_BACKWARD:%=--shape=%)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import pallas_kernels
 import reference
 from pallas_kernels.benchmark import main
 from pallas_kernels.benchmark.ops.gated_matmul import GATED_MATMUL, GatedMatmulOptions
@@ -140,13 +141,20 @@ def test_gradients_count_three_times_the_arithmetic_and_their_own_bytes():
   assert own == 2 * (2 * (m * k + k * n) + m * n)
 
 
+def test_the_plain_product_is_the_one_without_options():
+  options = MatmulOptions(bias=True, activation="silu", batch_invariant=True)
+  a, b, bias = MATMUL.operands(MatmulShape(m=33, k=40, n=50), "bfloat16", options)
+  out = np.asarray(MATMUL.peer("plain", options)(a, b, bias))
+  np.testing.assert_array_equal(out, np.asarray(pallas_kernels.matmul(a, b)))
+
+
 def test_peers_that_lack_the_call_say_so_and_streaming_is_no_product(capsys):
-  ours, mgpu, stream = rows_of(
-    capsys, "--task=run", f"--shape={SHAPE}", "--activation=silu", "--peers=jax_mgpu,stream"
+  ours, mgpu, stream, plain = rows_of(
+    capsys, "--task=run", f"--shape={SHAPE}", "--activation=silu", "--peers=jax_mgpu,stream,plain"
   )
   assert ours["check"] == "passed"
   assert "its product has no epilogue" in mgpu["reason"]
-  assert stream["check"] == "not run"
+  assert stream["check"] == plain["check"] == "not run"
   assert any("multiplies nothing" in note for note in stream["notes"])
 
 

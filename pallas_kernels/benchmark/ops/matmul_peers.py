@@ -17,7 +17,12 @@ from pallas_kernels.benchmark.ops.op import Function
 if TYPE_CHECKING:
   import jax
 
-PEERS = ("xla", "jax_mgpu", "stream")
+PEERS = ("xla", "jax_mgpu", "stream", "plain")
+# Those that compute something else than the product that is asked for.
+ELSEWHAT = {
+  "stream": "reads the operands and multiplies nothing",
+  "plain": "a product without the options",
+}
 
 
 def peer(name: str, *, plain: bool) -> Function:
@@ -33,6 +38,8 @@ def peer(name: str, *, plain: bool) -> Function:
   """
   if name == "stream":
     return _stream
+  if name == "plain":
+    return _plain
   if not plain:
     raise NotImplementedError(f"peer {name}: its product has no epilogue and no other dtype")
   return _jax_mgpu
@@ -43,6 +50,13 @@ def _stream(a: "jax.Array", b: "jax.Array", *rest: Any) -> "jax.Array":
   del a, rest
   third = b.shape[-2] // 3
   return b[..., :third, :] + b[..., third : 2 * third, :]
+
+
+def _plain(a: "jax.Array", b: "jax.Array", *rest: Any) -> "jax.Array":
+  import pallas_kernels
+
+  del rest
+  return pallas_kernels.matmul(a, b)
 
 
 def _jax_mgpu(a: "jax.Array", b: "jax.Array", bias: None) -> "jax.Array":
