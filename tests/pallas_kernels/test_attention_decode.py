@@ -322,12 +322,19 @@ def test_a_page_beyond_the_cache_is_refused_where_it_is_needed(as_given, page, r
   np.testing.assert_array_equal(np.asarray(found[0]), np.asarray(cache[3, 0]))
 
 
-@pytest.mark.parametrize("shape", [(0, 8, 4), (2, 0, 4), (2, 8, 0)], ids=str)
-def test_nothing_to_do(shape):
-  batch, capacity, heads = shape
-  query = jnp.ones((batch, heads, 16))
-  cache = jnp.ones((batch, capacity, heads, 16))
-  call = functools.partial(decode_attention, return_residual=True, implementation="interpret")
-  out, residual = quick(call)(query, cache, cache, jnp.zeros((batch,), jnp.int32))
-  np.testing.assert_array_equal(np.asarray(out), np.zeros((batch, heads, 16)))
+@pytest.mark.parametrize("page_size", [None, 4])
+@pytest.mark.parametrize("shape", [(0, 8, 4, 16), (2, 0, 4, 16), (2, 8, 0, 16)], ids=str)
+def test_nothing_to_do(shape, page_size, rng):
+  batch, capacity, heads, size = shape
+  case = {"sizes": (batch, capacity, heads, heads, size, size), "lengths": [0] * batch}
+  query, key, value, lengths, table = operands(rng, page_size=page_size, **case)
+  out, residual = runner("interpret", case)(query, key, value, lengths, table)
+  np.testing.assert_array_equal(np.asarray(out), np.zeros((batch, heads, size)))
   np.testing.assert_array_equal(np.asarray(residual), np.full((batch, heads), -np.inf))
+
+
+@pytest.mark.parametrize("page_size", [None, 4])
+def test_keys_of_no_features_weigh_the_same(page_size, rng):
+  case = {"sizes": (1, 8, 2, 1, 0, 16), "lengths": [6]}
+  arrays = operands(rng, page_size=page_size, **case)
+  assert_inside_bound("xla", case, arrays, runner("xla", case)(*arrays))
