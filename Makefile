@@ -35,10 +35,11 @@ ASCEND_REQUIRED ?=
 
 .DEFAULT_GOAL = help
 .PHONY: help venv venv-newer compare test format-check lint types unit format \
-	test-ascend unit-ascend porting test-newer test-newest gpu-check gpu-test gpu-bench clean
+	test-ascend unit-ascend porting test-newer test-newest gpu-check gpu-test gpu-bench gpu-bench-gemm \
+	gpu-bench-rows gpu-bench-attention clean
 
 help: ## This list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo '  ARGS="..." is passed on to the program: make compare ARGS="--format=json"'
 	@echo '  PYTHON=python3.x makes the environment from another interpreter (3.11 or later).'
@@ -189,7 +190,9 @@ BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run --resu
 RESULTS ?= docs/results/h200-gemm.json
 
 # The ladder always checks its steps; docs/gemm-ladder.md is written from what RESULTS then holds.
-gpu-bench: gpu-check ## The main job and the GEMM family on a GPU, with peers beside them; kept in RESULTS.
+gpu-bench: gpu-bench-gemm gpu-bench-rows gpu-bench-attention ## Everything measured on a GPU, with peers beside it; kept in docs/results.
+
+gpu-bench-gemm: gpu-check ## The main job and the GEMM family on a GPU; kept in RESULTS.
 	PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=compare $(ARGS)
 	$(BENCH),stream --planned --cold_l2 --kernel=matmul $(BENCH_FEW:%=--shape=%) $(BENCH_DEEP:%=--shape=%)
 	$(BENCH),jax_mgpu --planned --kernel=matmul $(BENCH_MATMUL:%=--shape=%)
@@ -225,7 +228,7 @@ define rows_bench
 endef
 
 # The study always checks its programs; docs/fusion-study.md is written from what ROWS_RESULTS then holds.
-gpu-bench-rows: gpu-check ## The row-wise ops and the fusion study on a GPU, with XLA beside them; kept in ROWS_RESULTS.
+gpu-bench-rows: gpu-check ## The row-wise ops and the fusion study on a GPU; kept in ROWS_RESULTS.
 	$(ROWS_BENCH),stream --cold_l2 --kernel=$(ROW_OPS) $(BENCH_ROWS_COLD)
 	$(ROWS_BENCH) --kernel=$(ROW_OPS) $(BENCH_ROWS_WARM)
 	$(ROWS_BENCH),stream --cold_l2 --kernel=swiglu,rms_norm --backward $(BENCH_ROWS_COLD)
@@ -242,18 +245,26 @@ BENCH_ATTENTION = batch=8,seq_q=2048,seq_kv=2048,heads=16 batch=4,seq_q=4096,seq
 	batch=2,seq_q=8192,seq_kv=8192,heads=16 batch=1,seq_q=16384,seq_kv=16384,heads=16 \
 	batch=2,seq_q=8192,seq_kv=8192,heads=32,head_dim=64 \
 	batch=2,seq_q=8192,seq_kv=8192,heads=32,kv_heads=8 \
-	batch=1,seq_q=7239,seq_kv=7239,heads=32,kv_heads=8 batch=1,seq_q=8192,seq_kv=8192,heads=1
+	batch=1,seq_q=7239,seq_kv=7239,heads=32,kv_heads=8 $(BENCH_ONE_HEAD)
+BENCH_ONE_HEAD = batch=1,seq_q=8192,seq_kv=8192,heads=1
+# Keys of a step of the portable kernel; a tensor core's product has 16 at least.
+BENCH_BLOCK_KV = 16 64 128
 BENCH_DECODE = batch=1,seq_kv=8192 batch=64,seq_kv=8192 batch=1,seq_kv=131072
 ATTENTION_RESULTS ?= docs/results/h200-attention.json
 # A peer that is not installed has a row with its reason.
 ATTENTION_BENCH = PYTHONPATH=. $(PYTHON_GPU) -m pallas_kernels.benchmark --task=run \
 	--peers=xla,cudnn,fa3,tokamax --results=$(ATTENTION_RESULTS) $(ARGS)
 
-gpu-bench-attention: gpu-check ## Attention, its gradients and decoding on a GPU, with peers beside them; kept in ATTENTION_RESULTS.
+gpu-bench-attention: gpu-check ## Attention, its gradients and decoding on a GPU; kept in ATTENTION_RESULTS.
 	$(ATTENTION_BENCH) --kernel=flash_attention --causal $(BENCH_ATTENTION:%=--shape=%)
 	$(ATTENTION_BENCH) --kernel=flash_attention --shape=batch=2,seq_q=8192,seq_kv=8192,heads=16
 	$(ATTENTION_BENCH) --kernel=flash_attention --causal --backward $(BENCH_ATTENTION:%=--shape=%)
+	$(ATTENTION_BENCH) --kernel=flash_attention --backward --shape=batch=2,seq_q=8192,seq_kv=8192,heads=16
 	$(ATTENTION_BENCH) --cold_l2 --kernel=decode_attention $(BENCH_DECODE:%=--shape=%,heads=32,kv_heads=8)
+	$(ATTENTION_BENCH) --memory --check=none --kernel=flash_attention --causal --shape=$(BENCH_ONE_HEAD)
+	$(ATTENTION_BENCH) --memory --check=none --kernel=flash_attention --causal --backward --shape=$(BENCH_ONE_HEAD)
+	$(ATTENTION_BENCH) --peers= --implementation=triton --kernel=flash_attention --causal --shape=$(BENCH_ONE_HEAD) \
+	  $(BENCH_BLOCK_KV:%=--tile=block_q=64,block_kv=%,num_stages=2,num_warps=4)
 
 clean: ## Remove the environments, caches and build products.
 	rm -rf .venv .venv-newer .venv-newest .venv-ascend build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

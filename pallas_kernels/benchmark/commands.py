@@ -43,6 +43,8 @@ def rerun(
     parts.append(f"--timer={options.timer}")
   if options.compilers:
     parts.append("--compilers")
+  if options.memory:
+    parts.append("--memory")
   if options.cold_l2:
     parts.append("--cold_l2")
   return shlex.join(parts)

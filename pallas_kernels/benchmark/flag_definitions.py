@@ -117,6 +117,11 @@ def define() -> absl_flags.FlagValues:
     "Timed runs, after warm-up; their median is reported. GPU only.",
   )
   string("timer", "device", "device: kernel time by CUPTI; wall: call to completion. GPU only.")
+  boolean(
+    "memory",
+    False,
+    "Ask XLA what each call needs beside its operands and results, and keep it. Of --task=run.",
+  )
   boolean("cold_l2", False, "Keep operands out of L2 when a timed run starts. GPU only.")
   string(
     "top",

@@ -56,6 +56,7 @@ _READ_BY = {
   "implementation": ("compare", "run", "tune", "mlir"),
   "peers": ("run",),
   "planned": ("run",),
+  "memory": ("run",),
   "check": ("compare", "run", "tune", "fusion"),
   "check_part": ("compare",),
   "iterations": ("compare", "run", "tune", "ladder", "fusion"),
@@ -87,6 +88,7 @@ class Options:
     implementation: None: what dispatch picks on a GPU, "interpret" on a CPU.
     peers: Other programs to run beside.
     planned: Whether the planner's tile runs, too, where another is the default.
+    memory: Whether the bytes that each call needs beside operands and results are told.
     check: "float64" or "none".
     check_part: "all" or "sample" of the result, for every tile; None: `compare`
       chooses for each.
@@ -115,6 +117,7 @@ class Options:
   implementation: str | None
   peers: tuple[str, ...]
   planned: bool
+  memory: bool
   check: str
   check_part: str | None
   iterations: int
@@ -186,6 +189,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
     implementation=_one_of("implementation", values.implementation, tuple(names.IMPLEMENTATIONS)),
     peers=_peers(kernels, values.peers if "peers" in given else None),
     planned=values.planned,
+    memory=values.memory,
     check=_known("check", values.check, CHECKS),
     check_part=_one_of("check_part", values.check_part, CHECK_PARTS),
     iterations=parsing.positive("iterations", values.iterations, example=DEFAULT_ITERATIONS),

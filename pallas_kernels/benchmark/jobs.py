@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+
 from pallas_kernels.benchmark import memory, rows, runner, timing
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import Options
@@ -182,6 +184,7 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
   try:
     with progress.next(), runner.exhaustion_as_memory_error():
       actual, measurement = _run(options, job, operands, checked)
+      needed = extra_bytes(_compiled(job, operands)) if options.memory else {}
   except Exception as error:
     # a peer that is missing, or lacks the call, says why and leaves the rest alone
     if job.peer is None:
@@ -191,7 +194,7 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
     name = job.selection.implementation
     return Outcome(fields={"implementation": name, "reason": peer_failure(error)})
   fields: dict[str, Any] = {"implementation": job.selection.implementation}
-  details: dict[str, Any] = {}
+  details: dict[str, Any] = dict(needed)
   notes = job.selection.notes
   if checks:
     with progress.next():
@@ -241,6 +244,21 @@ def _run(
     timer=options.timer,
     cold_l2=options.cold_l2,
   )
+
+
+def extra_bytes(compiled: jax.stages.Compiled) -> dict[str, int]:
+  """What a call has in memory beside its operands and results, and the bytes of the latter."""
+  found = compiled.memory_analysis()
+  if found is None:
+    return {}
+  return {"extra_bytes": found.temp_size_in_bytes, "result_bytes": found.output_size_in_bytes}
+
+
+def _compiled(job: Job, operands: Operands) -> jax.stages.Compiled:
+  function, arrays = timing.on_device(
+    function_of(job), *operands, transposed=job.workload.op.transposed_operands
+  )
+  return jax.jit(function).lower(*arrays).compile()
 
 
 def function_of(job: Job) -> Function:

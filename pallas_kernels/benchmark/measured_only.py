@@ -17,6 +17,7 @@ import jax
 from pallas_kernels.benchmark import jobs, rows, runner, timing
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.jobs import Job, Outcome
+from pallas_kernels.benchmark.ops.attention import AttentionOp
 from pallas_kernels.benchmark.ops.gemm import GemmOp
 from pallas_kernels.benchmark.ops.rowwise import RowsOp
 from pallas_kernels.benchmark.progress import Progress, Step
@@ -37,7 +38,9 @@ def applies(options: Options, work: Sequence[Job]) -> bool:
     runner.platform() == "gpu"
     and options.check == "none"
     and options.timer == "device"
-    and all(isinstance(job.workload.op, GemmOp | RowsOp) for job in work)
+    # what empties L2 has memory of its own
+    and not (options.memory and options.cold_l2)
+    and all(isinstance(job.workload.op, GemmOp | RowsOp | AttentionOp) for job in work)
   )
 
 
@@ -114,10 +117,12 @@ def _measured(
       raise
     return Outcome(fields={"implementation": name, "reason": jobs.peer_failure(error)})
   fields = {"implementation": name, "check": rows.NOT_RUN}
+  details = jobs.extra_bytes(compiled) if options.memory else {}
   if found is None:
-    return Outcome(fields=fields, notes=job.selection.notes)
+    return Outcome(fields=fields, details=details, notes=job.selection.notes)
   return Outcome(
     fields=fields,
+    details=details,
     measured_us=found.median_us,
     timing=jobs.timing_details(job, found),
     notes=job.selection.notes,

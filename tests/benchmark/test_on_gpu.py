@@ -202,7 +202,107 @@ def test_several_ratios_are_summed_up(pretended_timer, monkeypatch, capsys):
   arguments = ["--task=run", SHAPE, "--shape=m=3,k=64,n=5", "--implementation=interpret"]
   assert main.main([*arguments, "--check=none", "--peers=xla"]) == 0
   said = "matmul against xla: geometric mean 1.000 of 2 rows, least 0.500"
-  assert said in capsys.readouterr().out
+  shown = capsys.readouterr().out
+  assert said in shown
+  assert "the best of them" not in shown
+
+
+def test_ratios_to_the_best_peer_are_summed_up(pretended_timer, monkeypatch, capsys):
+  # ours, xla and jax_mgpu of two problems; the second has no jax_mgpu, as its sizes are odd
+  times = iter([1.0, 2.0, 1.5, 1.0, 0.5])
+  right = timing.measure_compiled
+
+  def measure_compiled(compiled, arrays, **options):
+    return dataclasses.replace(right(compiled, arrays, **options), median_us=next(times))
+
+  xla = MATMUL.peer
+
+  def peer(name, options):
+    run = xla("xla", options)
+
+    def other(a, b, *rest):
+      if b.shape[1] % 2:
+        raise NotImplementedError("an odd number of columns")
+      return run(a, b, *rest)
+
+    return run if name == "xla" else other
+
+  monkeypatch.setattr(timing, "measure_compiled", measure_compiled)
+  monkeypatch.setattr(MATMUL, "peer", peer)
+
+  arguments = ["--task=run", SHAPE, "--shape=m=3,k=64,n=5", "--implementation=interpret"]
+  assert main.main([*arguments, "--check=none", "--peers=xla,jax_mgpu"]) == 0
+  shown = capsys.readouterr().out
+  # of 1.5 and 0.5
+  assert "matmul against the best of them: geometric mean 0.866 of 2 rows, least 0.500" in shown
+
+
+ATTENTION = [
+  "--task=run",
+  "--kernel=flash_attention",
+  "--shape=batch=1,seq_q=70,seq_kv=70,heads=2,head_dim=16",
+  "--causal",
+  "--implementation=xla",
+  "--peers=xla,cudnn,fa3",
+  "--check=none",
+]
+
+
+@pytest.mark.parametrize("more", [[], ["--backward"]], ids=str)
+def test_attention_is_only_measured_side_by_side_too(pretended_timer, more, capsys):
+  assert main.main([*ATTENTION, *more, "--format=json"]) == 0
+  ours, xla, cudnn, fa3 = json.loads(capsys.readouterr().out)["rows"]
+  assert [row["measured_us"] for row in (ours, xla)] == [4.0, 4.0]
+  assert cudnn["reason"]
+  assert "pip install flash-attn3-jax" in fa3["reason"]
+  # 4·70·70·2·16, of which a causal mask leaves 71 of 140; backward 2.5 times that
+  flops = 4 * 70 * 71 // 2 * 2 * 16 * (3.5 if more else 1)
+  assert ours["measured_tflop_per_s"] == pytest.approx(flops / 4e-6 * 1e-12)
+
+
+@pytest.mark.parametrize("pages", [[], ["--page_size=16"]], ids=str)
+def test_decoding_is_only_measured_side_by_side_too(pretended_timer, pages, capsys):
+  shape = "--shape=batch=2,seq_kv=64,heads=4,kv_heads=2,head_dim=16"
+  arguments = ["--task=run", "--kernel=decode_attention", shape, "--implementation=xla"]
+  assert main.main([*arguments, "--check=none", *pages, "--format=json"]) == 0
+  (row,) = json.loads(capsys.readouterr().out)["rows"]
+  assert (row["measured_us"], row["reason"]) == (4.0, None)
+
+
+@pytest.mark.parametrize("check", ["none", "float64"])
+def test_memory_of_a_call_is_kept_beside_that_of_its_peers(
+  pretended_timer, check, monkeypatch, tmp_path, capsys
+):
+  monkeypatch.setattr(
+    timing,
+    "measure",
+    lambda function, arguments, **how: timing.Measurement(4.0, 4.0, 4.0, 1, "device", False),
+  )
+  path = tmp_path / "kept.json"
+  arguments = [*ATTENTION, "--memory", f"--check={check}", f"--results={path}"]
+  assert main.main(arguments) == 0
+  (row,) = json.loads(path.read_text())["rows"]
+  assert "--memory" in row["arguments"]
+  # both are the unfused program, which has float32 scores of 2 heads
+  assert row["details"]["result_bytes"] == 2 * 70 * 2 * 16
+  for size in (row["details"]["extra_bytes"], row["details"]["peers_extra_bytes"]["xla"]):
+    assert size >= 4 * 2 * 70 * 70
+  assert "B beside" in capsys.readouterr().out
+
+
+def test_sweeps_and_updates_of_a_tile_are_kept(pretended_timer, monkeypatch, tmp_path):
+  monkeypatch.setattr(
+    timing, "measure", lambda *_, **__: timing.Measurement(*[4.0] * 3, 1, "", False)
+  )
+  path = tmp_path / "kept.json"
+  tiles = [f"--tile=block_q=32,block_kv={block}" for block in (16, 32)]
+  arguments = [*ATTENTION[:3], *tiles, "--implementation=interpret", "--check=none"]
+  assert main.main([*arguments, "--profile=h200_sxm", f"--results={path}"]) == 0
+  details = [row["details"] for row in json.loads(path.read_text())["rows"]]
+  # three blocks of 32 queries of two heads, and five or three of keys
+  assert [one["sweeps"] for one in details] == [6, 6]
+  assert [one["state_updates"] for one in details] == [30, 18]
+  assert all(one["traffic_bytes"] > 0 for one in details)
 
 
 def test_results_of_the_same_arguments_are_replaced_and_the_rest_stays(pretended_gpu, tmp_path):

@@ -1,6 +1,7 @@
 """What the attention ops have in common, as the benchmark sees them."""
 
 import abc
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import hw_profiles
@@ -46,6 +47,12 @@ class AttentionOp(PublicOp[S, C, O]):
       f"{traffic.intensity:.1f} FLOP/B; needed once {cells.mib(traffic.required_bytes)} MiB, "
       f"scores in memory would add {cells.mib(traffic.unfused_intermediate_bytes)} MiB",
     )
+
+  def plan_details(self, plan: hw_profiles.TilePlan) -> Mapping[str, int]:
+    """How often keys are swept, and how often the running softmax is brought up to date."""
+    traffic = plan.traffic
+    assert isinstance(traffic, hw_profiles.AttentionTraffic)
+    return {"sweeps": traffic.sweeps, "state_updates": traffic.state_updates}
 
   def flops(self, shape: S) -> int:
     """Of the forward without a mask."""

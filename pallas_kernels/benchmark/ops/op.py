@@ -177,6 +177,10 @@ class Op(abc.ABC, Generic[S, C, O]):
     """Bytes between the working buffers and the next tier, whole problem."""
     return plan.traffic.total_bytes
 
+  def plan_details(self, plan: hw_profiles.TilePlan) -> Mapping[str, int]:
+    """What else a row keeps of a plan, by name."""
+    return {}
+
   @abc.abstractmethod
   def flops(self, shape: S) -> int:
     """Floating-point operations of the whole problem."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import hw_profiles
@@ -21,6 +21,9 @@ from pallas_kernels.benchmark.ops.op import Config, option_flags
 from pallas_kernels.benchmark.results import Result
 from pallas_kernels.benchmark.rows import Block, Report, Row
 from pallas_kernels.benchmark.workload import Workload
+
+# Fields of a row's details that --memory adds.
+_MEMORY = ("extra_bytes", "result_bytes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,16 +80,18 @@ def _results(
 ) -> tuple[Result | None, ...]:
   """Each kernel's measured time beside its workload's peers; None where there is no time."""
   peers: dict[Workload, dict[str, float]] = {}
+  extra: dict[Workload, dict[str, int]] = {}
   for case, row in zip(cases, rows, strict=True):
     if case.job.peer is not None and row.measured_us is not None:
       peers.setdefault(case.job.workload, {})[case.job.peer] = row.measured_us
+      if (size := row.details.get("extra_bytes")) is not None:
+        extra.setdefault(case.job.workload, {})[case.job.peer] = size
 
   def result(case: _Case, row: Row) -> Result | None:
     workload = case.job.workload
     if case.job.peer is not None or row.measured_us is None:
       return None
     beside = peers.get(workload, {})
-    launches = row.details.get("measured_launches")
     return Result(
       kernel=row.kernel,
       shape=row.shape,
@@ -109,10 +114,28 @@ def _results(
         implementation=options.implementation,
         peer=",".join(beside) or None,
       ),
-      details={} if launches is None else {"launches": launches},
+      details=_kept(case, row, extra.get(workload, {})),
     )
 
   return tuple(map(result, cases, rows))
+
+
+def _kept(case: _Case, row: Row, peers_extra: Mapping[str, int]) -> dict[str, Any]:
+  """What a result keeps beside times: launches, the plan's traffic, memory if it was asked for."""
+  planned: dict[str, Any] = (
+    {} if case.plan is None else dict(case.job.workload.op.plan_details(case.plan))
+  )
+  if planned:
+    planned["traffic_bytes"] = row.traffic_bytes
+  launches = row.details.get("measured_launches")
+  counted = {} if launches is None else {"launches": launches}
+  asked = {name: row.details[name] for name in _MEMORY if name in row.details}
+  return {
+    **counted,
+    **planned,
+    **asked,
+    **({"peers_extra_bytes": dict(peers_extra)} if peers_extra else {}),
+  }
 
 
 def _refuse_if_nothing_runs(options: Options, kernels: list[jobs.Job]) -> None:
@@ -195,6 +218,7 @@ def _row(options: Options, case: _Case, outcome: jobs.Outcome) -> Row:
   if case.plan is not None and case.tile is not None:
     fields |= plans.fields(workload, case.plan, case.tile)
     details["schedule"] = case.plan.schedule
+    details |= workload.op.plan_details(case.plan)
     notes += case.plan.notes
   ran = dict(outcome.fields)
   if (refused := ran.pop("reason", None)) is not None:
@@ -235,16 +259,32 @@ def _trust(cases: list[_Case]) -> tuple[str, ...]:
 def _summaries(results: tuple[Result | None, ...]) -> list[str]:
   """The ratios of each kernel to each peer together, where there are several."""
   ratios: dict[tuple[str, str], list[float]] = {}
+  best: dict[str, list[float]] = {}
   for result in results:
     if result is None:
       continue
     for peer, ratio in result.ratios.items():
       ratios.setdefault((result.kernel, peer), []).append(ratio)
+    if result.ratios:
+      best.setdefault(result.kernel, []).append(min(result.ratios.values()))
+  for kernel, found in best.items():
+    if sum(of == kernel for of, _ in ratios) > 1:
+      ratios[kernel, "the best of them"] = found
   return [
     f"{kernel} against {peer}: geometric mean {statistics.geometric_mean(found):.3f} of"
     f" {len(found)} rows, least {min(found):.3f}"
     for (kernel, peer), found in ratios.items()
     if len(found) > 1
+  ]
+
+
+def _memory_lines(rows: Sequence[Row]) -> list[str]:
+  """What --memory asked for, a line a row."""
+  return [
+    f"{row.kernel} {row.shape} {row.implementation}: {row.details['extra_bytes']:,} B beside"
+    f" operands and {row.details['result_bytes']:,} B of results"
+    for row in rows
+    if "extra_bytes" in row.details
   ]
 
 
@@ -288,6 +328,7 @@ def _block(
   if any(result is not None and result.peers for result in results):
     lines.append("against peers: a peer's time over this one, above 1 where this one is faster")
     lines += _summaries(results)
+  lines += _memory_lines(rows)
   lines += trust
   # a note that many rows share is said once
   lines += dict.fromkeys(note for row in rows for note in row.notes)
