@@ -102,6 +102,44 @@ class Case:
     )
 
 
+def assert_seeds_example(
+  implementation: str, dtype: str, *, block: int, config: AttentionConfig | None, size: int = 16
+) -> None:
+  """Values 1, 3 and 5 of weights 1, 2 and 4, in three blocks of keys: 1, 7/3 and 27/7 as rationals.
+
+  Logits are 0, ln 2 and 2·ln 2, as a scale of ln 2 and keys of 0, 1 and 2 give them, so that the
+  weights are powers of 2, and every block moves the maximum. All other keys are at -512·ln 2: even
+  with the largest value they are nothing to a float64. Causal rows see one, two or all blocks.
+  """
+  length = 3 * block
+  first = [0, block, 2 * block]
+  positions, values = np.full(length, -512.0), np.full(length, 7.0)
+  positions[first], values[first] = [0, 1, 2], [1, 3, 5]
+  query = jnp.zeros((1, length, 1, size), dtype).at[..., 0].set(1)
+  key = jnp.zeros((1, length, 1, size), dtype).at[0, :, 0, 0].set(jnp.asarray(positions, dtype))
+  value = jnp.broadcast_to(jnp.asarray(values, dtype)[None, :, None, None], key.shape)
+  options = {"scale": float(np.log(2)), "is_causal": True}
+  case = Case("seed", (1, length, length, 1, 1, size, size), dtype, options=options)
+  arrays = {"query": query, "key": key, "value": value}
+  result = quick(case.call(implementation, config=config))(**arrays)
+  assert_inside_bound(case, arrays, result, implementation)
+  out = np.asarray(result[0], np.float64)[0, :, 0, 0]
+  rational = np.repeat([1, 7 / 3, 27 / 7], block)
+  online = implementation != "xla"
+  if implementation.endswith("interpret") or (online and dtype != "float32"):
+    # nothing is rounded but the quotient, and a float32 next to it is the same in 16 bits
+    np.testing.assert_array_equal(out, np.asarray(jnp.asarray(rational, dtype), np.float64))
+    return
+  # XLA's weights are divided first, and a GPU's float32 quotient is within 2 ulp
+  positional, named = split(case, arrays)
+  exact = reference.flash_attention_exact(*positional, **named)[0][0, :, 0, 0]
+  assert np.all(np.abs(exact - rational) <= 16 * np.finfo(np.float64).eps)
+  bound = reference.attention_error_bound(
+    *positional, out_dtype=dtype, accumulate=accumulates(implementation, dtype), **named
+  )[0][0, :, 0, 0]
+  assert np.all(np.abs(out - rational) <= bound + np.abs(exact - rational))
+
+
 def packed_cases(
   kinds: dict[str, tuple[int | None, tuple[float, ...] | None, dict[str, Any]]],
   lengths: tuple[tuple[int, int], ...],

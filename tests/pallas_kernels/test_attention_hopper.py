@@ -11,6 +11,7 @@ import pytest
 from attention_cases import (
   Case,
   assert_inside_bound,
+  assert_seeds_example,
   packed_cases,
   with_an_id_that_comes_back,
   with_nan_in_unused_slots,
@@ -159,6 +160,20 @@ def test_what_a_value_that_a_row_does_not_see_holds_never_reaches_it(special, rn
   assert np.isfinite(out[:, :40]).all()
   assert not np.isfinite(out[:, 40:]).any()
   assert_inside_bound(case, arrays, result, "mosaic_gpu_interpret")
+
+
+@carries_arrays
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="compiled on this machine")
+def test_the_seeds_example_of_the_online_softmax():
+  config = AttentionConfig(64, 32, 2)
+  assert_seeds_example("mosaic_gpu_interpret", "bfloat16", block=32, config=config, size=32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_seeds_example_of_the_online_softmax_on_a_gpu(dtype):
+  config = AttentionConfig(64, 64, 2)
+  assert_seeds_example("mosaic_gpu", dtype, block=64, config=config, size=64)
 
 
 @carries_arrays

@@ -294,3 +294,17 @@ def test_lengths_and_segments_on_a_gpu(case, rng):
 def test_unused_slots_and_ids_that_come_back_on_a_gpu(rng):
   assert_unused_slots_never_reach("mosaic_gpu", None, rng)
   assert_ids_that_come_back_are_right("mosaic_gpu", None, rng)
+
+
+# BC-41, and one with more tiles than SMs, which wait for one another's sums of dQ
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [(2, 1024, 1024, 4, 4, 64, 64), (1, 4096, 4096, 16, 4, 128, 128)])
+def test_thirty_runs_have_the_same_bits_on_a_gpu(sizes, rng):
+  case = Case("bits", sizes, "bfloat16", options={"is_causal": True})
+  arrays, d_out = case.arrays(rng), random_d_out(case, rng)
+  call = case.call("mosaic_gpu")
+
+  run = jax.jit(lambda *x: gradients(call, *x))
+  first = run(arrays, d_out)
+  for _ in range(29):
+    chex.assert_trees_all_equal(first, run(arrays, d_out))

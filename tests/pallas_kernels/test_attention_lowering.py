@@ -1,6 +1,7 @@
 """Every tile that the planner offers for attention lowers for CUDA on a machine without a GPU."""
 
 import functools
+import math
 import re
 
 import jax
@@ -12,6 +13,7 @@ from hw_profiles import AttentionProblem, DecodeProblem
 from pallas_kernels import (
   AttentionConfig,
   DecodeConfig,
+  compat,
   decode_attention,
   device,
   flash_attention,
@@ -46,7 +48,8 @@ def operands(
 
 def attend(**options):
   options = {"is_causal": True, "causal_alignment": "bottom_right", **options}
-  return functools.partial(flash_attention, implementation="triton", **options)
+  options.setdefault("implementation", "triton")
+  return functools.partial(flash_attention, **options)
 
 
 def gradient(**options):
@@ -159,6 +162,44 @@ def test_pages_lower(page_size):
     struct(4, 9, dtype="int32"),
   )
   assert "decode_portable" in text
+
+
+LONG = 8192
+WITHOUT_PAIRS = {
+  "causal": {},
+  "window": {"local_window_size": (1000, 0), "logits_soft_cap": 5.0},
+  "lengths": {
+    "query_seq_lengths": struct(1, dtype="int32"),
+    "key_value_seq_lengths": struct(1, dtype="int32"),
+  },
+  "segments": {
+    "query_segment_ids": struct(1, LONG, dtype="int32"),
+    "key_value_segment_ids": struct(1, LONG, dtype="int32"),
+  },
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT_PAIRS.values(), ids=WITHOUT_PAIRS)
+@pytest.mark.parametrize("name", ["triton", "mosaic_gpu"])
+def test_nothing_of_queries_times_keys_is_in_memory(name, case):
+  """What is lowered has no array larger than the operands: neither scores nor a mask."""
+  if name == "mosaic_gpu" and not compat.CARRIES_ARRAYS:
+    pytest.skip("jax 0.10 has no Hopper attention")
+  arrays = {key: x for key, x in case.items() if isinstance(x, jax.ShapeDtypeStruct)}
+  options = {key: x for key, x in case.items() if key not in arrays}
+
+  def loss(q, k, v, arrays):
+    out = attend(implementation=name, **options)(q, k, v, **arrays)
+    return out.astype(jnp.float32).sum()
+
+  gradients = jax.grad(loss, argnums=(0, 1, 2))
+  text = lower(gradients, *operands(LONG, LONG, heads=2, kv_heads=1), arrays)
+  assert f"x{LONG}x" in text
+  largest = max(
+    math.prod(int(size) for size in shape[:-1].split("x"))
+    for shape in re.findall(r"tensor<((?:\d+x)+)", text)
+  )
+  assert largest == LONG * 2 * 128 < LONG * LONG
 
 
 def _divisors_that_may_be_zero(ir: str) -> list[str]:

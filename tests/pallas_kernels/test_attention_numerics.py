@@ -12,13 +12,11 @@ from attention_cases import (
   IMPLEMENTATIONS,
   TILE,
   Case,
-  accumulates,
   assert_inside_bound,
+  assert_seeds_example,
   quick,
-  split,
 )
 
-import reference
 from pallas_kernels import AttentionConfig, flash_attention
 
 # Sizes that no block divides; together the cases have every option, and every
@@ -118,31 +116,17 @@ def test_float32_is_never_tf32():
     np.testing.assert_array_equal(np.asarray(out), np.asarray(value))
 
 
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_the_seeds_example_of_the_online_softmax(name):
-  # weights 1, 2 and then 3 on values 1, 3 and 3... as exact rationals: 7/3 and 16/6
-  logits = np.log([1.0, 2.0, 3.0])
-  q = jnp.zeros((1, 2, 1, 16), jnp.float32)
-  k = jnp.zeros((1, 3, 1, 16), jnp.float32)
-  v = jnp.broadcast_to(jnp.asarray([1.0, 3.0, 3.0])[None, :, None, None], (1, 3, 1, 16))
-  bias = jnp.asarray(logits, jnp.float32)[None, None, None, :]
-  mask = jnp.asarray([[True, True, False], [True, True, True]])
-  case = Case("seed", (1, 2, 3, 1, 1, 16, 16))
-  arrays = {"query": q, "key": k, "value": v, "bias": bias, "mask": mask}
-  result = quick(case.call(name))(**arrays)
-  assert_inside_bound(case, arrays, result, name)
-  # the rational result: as far from it as the result may be from that of float32's logarithms, and
-  # that one is
-  positional, options = split(case, arrays)
-  exact = reference.flash_attention_exact(*positional, **options)[0][0, :, 0, 0]
-  bound = reference.attention_error_bound(
-    *positional, out_dtype=case.dtype, accumulate=accumulates(name, case.dtype), **options
-  )[0][0, :, 0, 0]
-  rational = np.array([7 / 3, 16 / 6])
-  # weights change by 2^-24 of their logarithms at most, means by that of values 2 apart
-  assert np.all(np.abs(exact - rational) <= 2 * np.log(3.0) * 2.0**-24)
-  out = np.asarray(result[0], np.float64)[0, :, 0, 0]
-  assert np.all(np.abs(out - rational) <= bound + np.abs(exact - rational))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("block", [1, 3, 16])
+def test_the_seeds_example_of_the_online_softmax(block, dtype):
+  config = AttentionConfig(16, block, num_warps=4)
+  assert_seeds_example("interpret", dtype, block=block, config=config)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in IMPLEMENTATIONS if name != "interpret"])
+def test_the_seeds_example_of_the_softmax(name, dtype):
+  assert_seeds_example(name, dtype, block=64, config=None)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
