@@ -16,6 +16,7 @@ def rerun(
   implementation: str | None = None,
   peer: str | None = None,
   check_part: str | None = None,
+  data: str | None = None,
 ) -> str:
   """A shell line of the same task for one row.
 
@@ -35,6 +36,8 @@ def rerun(
   parts += option_flags(workload.options)
   if options.check != "float64":
     parts.append(f"--check={options.check}")
+  if data is not None:
+    parts.append(f"--data={data}")
   if check_part is not None:
     parts.append(f"--check_part={check_part}")
   if options.iterations != DEFAULT_ITERATIONS:

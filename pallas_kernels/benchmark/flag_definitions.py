@@ -16,13 +16,23 @@ from absl import flags as absl_flags
 
 import hw_profiles
 from pallas_kernels import names
-from pallas_kernels.benchmark import lowered, ops
+from pallas_kernels.benchmark import lowered, operand_data, ops
 from pallas_kernels.benchmark.ops.op import AnyOp, Option, options_of
 
 # absl's own addition to the help of a repeatable flag, which says so already
 _HELP_TAIL = re.compile(r";\s+repeat this option.*", re.DOTALL)
 
-TASKS = ("compare", "run", "plan", "tune", "examples", "ladder", "fusion", *lowered.TASKS)
+TASKS = (
+  "compare",
+  "run",
+  "plan",
+  "tune",
+  "examples",
+  "numerics",
+  "ladder",
+  "fusion",
+  *lowered.TASKS,
+)
 # Tasks that have rows of what no kernel runs.
 PLANNING_TASKS = ("compare", "plan")
 CHECKS = ("float64", "none")
@@ -101,6 +111,13 @@ def define() -> absl_flags.FlagValues:
     "planned",
     False,
     "Run the tile that the planner would choose, too, where one was tuned. Of --task=run.",
+  )
+  listed(
+    "data",
+    list(operand_data.KINDS),
+    "Operand data, of "
+    f"{'; '.join(f'{name} ({said})' for name, said in operand_data.KINDS.items())}. Of "
+    "--task=numerics.",
   )
   string(
     "check", "float64", "float64: compare with the NumPy reference and its error bound; or none."
@@ -192,6 +209,7 @@ def help_text() -> str:
     "  --task=plan      the planner's whole verdict; runs nothing and does not load JAX",
     "  --task=tune      measure tiles on the GPU here, and keep the fastest for later calls",
     "  --task=examples  the course texts' worked examples, recomputed beside what they print",
+    "  --task=numerics  errors against float64 of each implementation, by the data it is given",
     "  --task=ladder    a matmul from one output a thread to the library's kernel, on a GPU",
     "  --task=fusion    a chain cut into kernels in every way, rows in segments, transposed blocks",
     "  --task=mlir      the MLIR of every stage, for either vendor, without its device",

@@ -9,7 +9,7 @@ from absl import flags as absl_flags
 
 import hw_profiles
 from pallas_kernels import names
-from pallas_kernels.benchmark import lowered, ops, output, parsing, results
+from pallas_kernels.benchmark import lowered, operand_data, ops, output, parsing, results
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flag_definitions import (
   CHECK_PARTS,
@@ -42,7 +42,7 @@ _REWORDED = {
 }
 
 # Tasks that work on ops; the others read none of an op's flags.
-_ON_OPS = ("compare", "run", "plan", "tune", "ladder", *lowered.TASKS)
+_ON_OPS = ("compare", "run", "plan", "tune", "numerics", "ladder", *lowered.TASKS)
 
 # Tasks that read a flag, for those that not every task reads; an op's options
 # say so themselves. A flag that the chosen task would ignore is refused.
@@ -50,13 +50,14 @@ _READ_BY = {
   "kernel": _ON_OPS,
   "shape": _ON_OPS,
   "dtype": _ON_OPS,
-  "tile": ("compare", "run", "plan", "mlir", "ascend"),
+  "tile": ("compare", "run", "plan", "numerics", "mlir", "ascend"),
   "profile": ("compare", "run", "plan", "fusion", *lowered.TASKS),
   "program": ("fusion",),
-  "implementation": ("compare", "run", "tune", "mlir"),
+  "implementation": ("compare", "run", "tune", "numerics", "mlir"),
   "peers": ("run",),
   "planned": ("run",),
   "memory": ("run",),
+  "data": ("numerics",),
   "check": ("compare", "run", "tune", "fusion"),
   "check_part": ("compare",),
   "iterations": ("compare", "run", "tune", "ladder", "fusion"),
@@ -89,6 +90,7 @@ class Options:
     peers: Other programs to run beside.
     planned: Whether the planner's tile runs, too, where another is the default.
     memory: Whether the bytes that each call needs beside operands and results are told.
+    data: Kinds of operand data, of `operand_data.KINDS`.
     check: "float64" or "none".
     check_part: "all" or "sample" of the result, for every tile; None: `compare`
       chooses for each.
@@ -118,6 +120,7 @@ class Options:
   peers: tuple[str, ...]
   planned: bool
   memory: bool
+  data: tuple[str, ...]
   check: str
   check_part: str | None
   iterations: int
@@ -190,6 +193,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
     peers=_peers(kernels, values.peers if "peers" in given else None),
     planned=values.planned,
     memory=values.memory,
+    data=parsing.choose("data", values.data, tuple(operand_data.KINDS)),
     check=_known("check", values.check, CHECKS),
     check_part=_one_of("check_part", values.check_part, CHECK_PARTS),
     iterations=parsing.positive("iterations", values.iterations, example=DEFAULT_ITERATIONS),

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.benchmark import memory, rows, runner, timing
+from pallas_kernels.benchmark import memory, operand_data, rows, runner, timing
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.flags import Options
 from pallas_kernels.benchmark.ops.op import Config, Function, Operands, Shape
@@ -47,6 +47,8 @@ class Job:
     label: For people, on progress lines.
     selection: What runs, or why nothing does.
     peer: The name of a peer that runs instead of a kernel.
+    data: The operands' kind, of `operand_data.KINDS`.
+    timed: Whether it is measured, too, where there is a GPU.
   """
 
   workload: Workload
@@ -55,6 +57,8 @@ class Job:
   label: str
   selection: runner.Selection
   peer: str | None = None
+  data: str = operand_data.NORMAL
+  timed: bool = True
 
   @property
   def ran(self) -> str:
@@ -151,6 +155,7 @@ def execute(options: Options, jobs: Sequence[Job]) -> list[Outcome]:
         whole = workload.op.operands(workload.shape, workload.dtype, workload.options)
       drawn_for = workload
     part = whole if job.part == workload.shape else workload.op.cut(whole, job.part)
+    part = operand_data.shaped(part, workload.dtype, job.data)
     outcomes.append(_execute(options, job, part, progress))
   return outcomes
 
@@ -233,10 +238,10 @@ def _execute(options: Options, job: Job, operands: Operands, progress: Progress)
 def _run(
   options: Options, job: Job, operands: Operands, checked: Operands
 ) -> tuple[Any, timing.Measurement | None]:
-  """The result of the checked operands, and on a GPU the time of the others."""
+  """The result of the checked operands, and on a GPU the time of the others if it is asked for."""
   function = function_of(job)
   actual = runner.result(function, checked)
-  if runner.platform() != "gpu":
+  if runner.platform() != "gpu" or not job.timed:
     return actual, None
   return actual, timing.measure(
     *timing.on_device(function, *operands, transposed=job.workload.op.transposed_operands),

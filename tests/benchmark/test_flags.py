@@ -79,7 +79,10 @@ def test_two_command_lines_do_not_share_state():
     (["--kernel=matmull"], ["--kernel=matmull", "did you mean 'matmul'?"]),
     (
       ["--kernel=quantize_matmul"],
-      ["planner takes it as quantize_rows followed by quantized_matmul", "of --task=run alone"],
+      [
+        "planner takes it as quantize_rows followed by quantized_matmul",
+        "of --task=run or numerics alone",
+      ],
     ),
     (["--kernel="], ["--kernel", "expected at least one of matmul"]),
     (["--dtype=bf16"], ["--dtype=bf16", "bfloat16, float16, float32"]),
@@ -112,13 +115,13 @@ def test_two_command_lines_do_not_share_state():
     (
       ["--task=ladder", "--kernel=flash_attention,matmul"],
       [
-        "--kernel=flash_attention: only --task=compare, run, plan, mlir, ascend or port",
+        "--kernel=flash_attention: only --task=compare, run, plan, numerics, mlir, ascend or port",
         "ladder has matmul",
       ],
     ),
     (
       ["--kernel=flash_attention", "--backward"],
-      ["--backward is not read by --task=compare", "only by --task=plan and run"],
+      ["--backward is not read by --task=compare", "only by --task=plan, run and numerics"],
     ),
     (
       [

@@ -78,7 +78,7 @@ class FlashAttentionOptions:
   backward: bool = option(
     False,
     "The gradients of query, key and value: instead of the result in a plan, with it in a run.",
-    tasks=("plan", "run"),
+    tasks=("plan", "run", "numerics"),
   )
   out_dtype: str | None = option(
     None, "Result dtype; left out: the operands'", choices=FLOAT_DTYPES, tasks=("plan",)

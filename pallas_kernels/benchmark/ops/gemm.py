@@ -8,14 +8,12 @@ import hw_profiles
 from hw_profiles import MatmulConfig, MatmulProblem
 from pallas_kernels.benchmark import cells
 from pallas_kernels.benchmark.ops.gradients import with_gradients
-from pallas_kernels.benchmark.ops.op import Function, PublicOp, Shape, numpy_dtype, option
+from pallas_kernels.benchmark.ops.op import RUNNING, Function, PublicOp, Shape, numpy_dtype, option
 
 if TYPE_CHECKING:
   import pallas_kernels
 
 FLOAT_DTYPES = ("bfloat16", "float16", "float32")
-# The planner prices neither roundings, nor the order of the sum, nor precision.
-RUNNING = ("compare", "run")
 
 O = TypeVar("O")  # noqa: E741
 
@@ -59,7 +57,9 @@ class FloatOptions:
   batch_invariant: bool = option(
     False, "A row's bits may not depend on the other rows.", tasks=RUNNING
   )
-  backward: bool = option(False, "The gradients of the operands, with the result.", tasks=("run",))
+  backward: bool = option(
+    False, "The gradients of the operands, with the result.", tasks=("run", "numerics")
+  )
 
   def arguments(self) -> dict[str, Any]:
     """These options as the public functions take them."""
@@ -97,7 +97,7 @@ class GemmOp(PublicOp[MatmulShape, MatmulConfig, O]):
   shape_class = MatmulShape
   default_shape = QWEN_UP_PROJECTION
   config_class = MatmulConfig
-  tasks: tuple[str, ...] = ("compare", "run", "plan", "tune")
+  tasks: tuple[str, ...] = ("compare", "run", "plan", "numerics", "tune")
   # of B for each A
   matrices = 1
 

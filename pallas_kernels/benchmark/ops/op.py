@@ -79,6 +79,8 @@ class Option:
     return self.choices is None and self.read is None
 
 
+# Tasks that read what the planner does not price: roundings, the order of a sum, precision.
+RUNNING = ("compare", "run", "numerics")
 _METADATA_KEY = "flag"
 
 
@@ -145,7 +147,7 @@ class Op(abc.ABC, Generic[S, C, O]):
   dtypes: tuple[str, ...] = ("bfloat16", "float16", "float32")
   planned_dtypes: tuple[str, ...] = ()
   peers: tuple[str, ...] = ()
-  tasks: tuple[str, ...] = ("compare", "run", "plan")
+  tasks: tuple[str, ...] = ("compare", "run", "plan", "numerics")
   transposed_operands: tuple[int, ...] = ()
 
   @property

@@ -40,7 +40,7 @@ class QuantizeMatmul(GemmOp[QuantizeMatmulOptions]):
   """`pallas_kernels.quantize_matmul`. It is planned as the two ops that it consists of."""
 
   name = "quantize_matmul"
-  tasks = ("run",)
+  tasks = ("run", "numerics")
   default_tiles = QUANTIZED_MATMUL.default_tiles
   options_class = QuantizeMatmulOptions
   dtypes = FLOAT_DTYPES

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import hw_profiles
 from hw_profiles import RowConfig
 from pallas_kernels.benchmark import rows
-from pallas_kernels.benchmark.ops.op import Function, Operands, numpy_dtype, option
+from pallas_kernels.benchmark.ops.op import RUNNING, Function, Operands, numpy_dtype, option
 from pallas_kernels.benchmark.ops.rowwise import (
   CODE_DTYPES,
   FLOAT_DTYPES,
   QWEN_HIDDEN,
-  RUNNING,
   RowsOp,
   RowsShape,
   backward_option,

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 FLOAT_DTYPES = ("bfloat16", "float16", "float32")
 CODE_DTYPES = ("float8_e4m3fn", "int8")
-# The planner prices no roundings.
-RUNNING = ("compare", "run")
 # Of a result that is checked in part: the interpreter copies every operand at
 # each program.
 _SAMPLED_ROWS = 8
@@ -47,7 +45,7 @@ O = TypeVar("O")  # noqa: E741
 
 def backward_option() -> Any:
   """The field `backward` of the options of an op that has gradients."""
-  return option(False, "The gradients of the operands, with the result.", tasks=("run",))
+  return option(False, "The gradients of the operands, with the result.", tasks=("run", "numerics"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import hw_profiles
 from hw_profiles import RowConfig
-from pallas_kernels.benchmark.ops.op import Function, Operands, numpy_dtype, option
+from pallas_kernels.benchmark.ops.op import RUNNING, Function, Operands, numpy_dtype, option
 from pallas_kernels.benchmark.ops.rowwise import (
   FLOAT_DTYPES,
   QWEN_ACTIVATION,
-  RUNNING,
   RowsOp,
   RowsShape,
   backward_option,
