@@ -44,6 +44,31 @@ def test_fused_and_separate_multiply_the_codes_of_the_definition(name, fuse, dty
   )
 
 
+@pytest.mark.parametrize("name", PORTABLE[1:])
+@pytest.mark.parametrize("fuse", [True, False])
+def test_steps_are_added_in_the_order_of_k(name, fuse):
+  # 448² + 2^-18 is 448² rounded or cut, so the small product is lost and 3 is not; a row's
+  # scale is 1, and its numbers are codes
+  a, b = np.zeros((64, 128), np.float32), np.zeros((128, 32), np.float32)
+  steps = [0, 32, 64, 96]
+  a[:, steps] = [448, 2.0**-9, -448, 3]
+  b[steps] = np.array([448, 2.0**-9, 448, 1])[:, None]
+  codes = [x.astype(jnp.float8_e4m3fn) for x in (a, b)]
+  expected = reference.emulate_matmul(*codes, block_k=32)
+  assert (expected == 3).all()
+  assert (reference.matmul_exact(*codes) == 3 + 2.0**-18).all()
+  out = quantize_matmul(
+    jnp.asarray(a, jnp.bfloat16),
+    jnp.asarray(codes[1]),
+    jnp.ones(32),
+    fuse=fuse,
+    out_dtype="float32",
+    config=MatmulConfig(32, 32, 32),
+    implementation=name,
+  )
+  np.testing.assert_array_equal(np.asarray(out), expected)
+
+
 def test_a_row_of_zeros_is_zero_and_not_nan(rng):
   a, b_q, b_scale = operands(rng, 4, 32, 16, "int8")
   for fuse in (True, False):
