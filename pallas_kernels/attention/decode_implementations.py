@@ -10,7 +10,7 @@ import hw_profiles
 from hw_profiles import DecodeConfig, DecodeProblem
 from hw_profiles.attention import cluster_decode
 from pallas_kernels import choice, sharding
-from pallas_kernels.attention import decode, hopper_decode, xla
+from pallas_kernels.attention import decode, hopper_decode, support, xla
 from pallas_kernels.attention.implementations import count_refusal, planned_refusal
 from pallas_kernels.attention.operands import AttentionOperands, DecodeOperands
 from pallas_kernels.attention.request import DecodeRequest
@@ -44,7 +44,7 @@ def _portable_refusal(
   one: Implementation, request: DecodeRequest, problem: DecodeProblem, device: TargetDevice
 ) -> Refusal | None:
   found = compiled_refusal(one, device, precision=request.rule.precision)
-  if found is None and request.dtype == jnp.float64:
+  if found is None and jnp.dtype(request.dtype).name not in support.DECODE[one.name].dtypes:
     found = Refusal("dtype", "float64 is wider than the kernels' float32 arithmetic")
   return found or count_refusal(problem) or planned_refusal(one, problem, request.config, device)
 

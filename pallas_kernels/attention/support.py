@@ -1,4 +1,4 @@
-"""What each implementation of flash_attention computes: the one table of it.
+"""What each implementation of flash_attention and decode_attention computes: the one table of it.
 
 The dispatch refuses by it, docs/attention.md shows it, and the tests hold both
 against what `explain` says. What depends on the sizes of a tile, on the device
@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hw_profiles.attention import warp_specialized
+from hw_profiles.attention import cluster_decode, warp_specialized
 from pallas_kernels.attention.operands import AttentionOperands
 from pallas_kernels.dispatch import Refusal
 
@@ -109,6 +109,61 @@ def markdown() -> str:
       cells += ["yes" if option in one.optional else "-" for option in options]
       cells.append(f"`{one.otherwise}`" if one.otherwise else "-")
       lines.append(_line(cells))
+  return "\n".join(lines) + "\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeSupport:
+  """What one implementation of decode_attention computes.
+
+  Attributes:
+    runs_on: The device, for the documentation.
+    dtypes: Of the query and the caches.
+    head_dims: Of query and keys, and of values; None: any.
+    queries: Whether a sequence may have several.
+    pages: Whether it takes a page table.
+    parts: Parts that a sequence's keys may be cut into; None: any number; (): it cuts none.
+  """
+
+  runs_on: str
+  dtypes: tuple[str, ...]
+  head_dims: tuple[int, ...] | None = None
+  queries: bool = True
+  pages: bool = True
+  parts: tuple[int, ...] | None = None
+
+
+_DECODE_TRITON = DecodeSupport(_TRITON.runs_on, _PORTABLE)
+
+# What the Hopper kernel lacks is the planner's knowledge, too: `cluster_decode`.
+DECODE: dict[str, DecodeSupport] = {
+  "triton": _DECODE_TRITON,
+  "xla": DecodeSupport("anywhere", (*_PORTABLE, "float64"), parts=()),
+  "mosaic_gpu": DecodeSupport(
+    "Hopper, JAX from 0.11, when asked for by name",
+    warp_specialized.SUPPORTED_DTYPES,
+    head_dims=cluster_decode.HEAD_DIMS,
+    queries=False,
+    pages=False,
+    parts=cluster_decode.PARTS,
+  ),
+  "interpret": dataclasses.replace(_DECODE_TRITON, runs_on="anywhere, slowly"),
+}
+"""Of decode_attention, by the name of the implementation; the first that can run is chosen."""
+
+
+def decode_markdown() -> str:
+  """The table of decode_attention in docs/attention.md."""
+
+  def listed(numbers: tuple[int, ...] | None) -> str:
+    return "any" if numbers is None else ", ".join(map(str, numbers)) or "-"
+
+  head = ("implementation", "runs on", "dtypes", "head sizes", "several queries", "pages", "parts")
+  lines = [_line(head), _line(("---",) * len(head))]
+  for name, one in DECODE.items():
+    yes_or_no = ("yes" if has else "-" for has in (one.queries, one.pages))
+    cells = (f"`{name}`", one.runs_on, ", ".join(one.dtypes), listed(one.head_dims), *yes_or_no)
+    lines.append(_line((*cells, listed(one.parts))))
   return "\n".join(lines) + "\n"
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 import pallas_kernels
-from pallas_kernels import compat, device, flash_attention
-from pallas_kernels.attention import support
+from pallas_kernels import compat, decode_attention, device, flash_attention
+from pallas_kernels.attention import decode_implementations, support
 
 T, S, HEADS = 40, 48, 2
 OPTIONAL = {
@@ -66,3 +66,54 @@ def test_the_dispatch_runs_and_refuses_what_the_table_says(name, case):
 def test_the_documentation_shows_the_table():
   text = (pathlib.Path(__file__).parents[2] / "docs" / "attention.md").read_text(encoding="utf-8")
   assert support.markdown() in text
+  assert support.decode_markdown() in text
+
+
+DECODE_CALLS = [
+  *itertools.product(("float32", "bfloat16", "float64"), (64,), (1,), (None,), (None,)),
+  *itertools.product(("bfloat16",), (64, 72), (1, 2), (None, 16), (None, 2, 3)),
+]
+
+
+@pytest.mark.parametrize("name", ["mosaic_gpu", "triton", "xla"])
+def test_decoding_runs_and_is_refused_as_the_table_says(name):
+  one = support.DECODE[name]
+  if name == "mosaic_gpu" and not compat.CARRIES_ARRAYS:
+    pytest.skip("jax 0.10 has no Hopper attention")
+  for dtype, size, queries, page_size, parts in DECODE_CALLS:
+    with jax.enable_x64(dtype == "float64"):
+      lead = (3, 64) if page_size is None else (9, page_size)
+      cache = jax.ShapeDtypeStruct((*lead, HEADS, size), dtype)
+      query = jax.ShapeDtypeStruct((3, queries, 4, size), dtype)
+      lengths = jax.ShapeDtypeStruct((3,), jnp.int32)
+      table = None if page_size is None else jax.ShapeDtypeStruct((3, 4), jnp.int32)
+
+      def explain(query=query, cache=cache, lengths=lengths, table=table, parts=parts):
+        return pallas_kernels.explain(
+          decode_attention,
+          query,
+          cache,
+          cache,
+          lengths,
+          page_table=table,
+          num_splits=parts,
+          implementation=name,
+        )
+
+      has = (
+        dtype in one.dtypes
+        and (one.head_dims is None or size in one.head_dims)
+        and (queries == 1 or one.queries)
+        and (page_size is None or one.pages)
+        and (parts is None or one.parts is None or parts in one.parts)
+      )
+      with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+        if has:
+          assert explain().implementation == name
+        else:
+          with pytest.raises(NotImplementedError, match=name):
+            explain()
+
+
+def test_the_first_in_the_table_is_chosen():
+  assert [one.name for one in decode_implementations.TABLE] == list(support.DECODE)
