@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_attention_field_cases as field_cases
 from attention_cases import (
   Case,
   assert_inside_bound,
@@ -274,3 +275,36 @@ def test_lengths_and_segments_on_a_gpu(case, rng):
 def test_unused_slots_and_ids_that_come_back_on_a_gpu(rng):
   assert_unused_slots_never_reach("mosaic_gpu", None, rng)
   assert_ids_that_come_back_are_right("mosaic_gpu", None, rng)
+
+
+# those whose calls the Hopper kernel takes, with the arguments that a case has beside the name
+FIELD_CASES = {
+  "BC-24": (field_cases.test_bc24_the_same_by_lengths_segments_and_windows, ()),
+  "BC-26": (field_cases.test_bc26_causal_alignment, ()),
+  "BC-27, both sides": (
+    field_cases.test_bc27_window_bounds,
+    ((1, 2), [7 / 3, 3.75, 7.5, 15, 56 / 3, 24]),
+  ),
+  "BC-27, itself": (field_cases.test_bc27_window_bounds, ((0, 0), [1, 2, 4, 8, 16, 32])),
+  "BC-30, 72": (field_cases.test_bc30_head_sizes, (72,)),
+  "BC-30, 192": (field_cases.test_bc30_head_sizes, (192,)),
+  "BC-30, 1": (field_cases.test_bc30_head_sizes, (1,)),
+  "BC-34": (field_cases.test_bc34_segments, (False, [2, 2, 15, 15, 99])),
+  "BC-34, causal": (field_cases.test_bc34_segments, (True, [1, 2, 10, 15, 99])),
+  "BC-36": (field_cases.test_bc36_float16_scores_do_not_overflow, ()),
+}
+
+
+@carries_arrays
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="compiled on this machine")
+@pytest.mark.parametrize("case", ["BC-26", "BC-27, both sides", "BC-34, causal", "BC-36"])
+def test_field_cases(case):
+  check, more = FIELD_CASES[case]
+  check("mosaic_gpu_interpret", *more)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", FIELD_CASES)
+def test_field_cases_on_a_gpu(case):
+  check, more = FIELD_CASES[case]
+  check("mosaic_gpu", *more)
