@@ -145,7 +145,9 @@ class _Refs:
   statistics: tuple[Any, ...]
 
 
-def _merged(spec: RowSpec, round_index: int, refs: tuple[Any, ...], rows: _Rows) -> Blocks:
+def _merged(
+  spec: RowSpec, round_index: int, refs: tuple[Any, ...], rows: _Rows, *, interpreted: bool
+) -> Blocks:
   """The statistics of whole rows from those of their segments, merged in order."""
   segments = rows.tiles.segments
 
@@ -155,6 +157,10 @@ def _merged(spec: RowSpec, round_index: int, refs: tuple[Any, ...], rows: _Rows)
   def add(carry: Blocks, parts: list[Blocks]) -> Blocks:
     for part in parts:
       carry = spec.merge(round_index, carry, part)
+      if interpreted:
+        # a merge uses its first part twice, and XLA on a CPU (jax 0.11) computes it anew for
+        # each use: the time to compile doubled with every second segment past 16
+        carry = lax.optimization_barrier(carry)
     return carry
 
   first = min(segments, _MERGED_AT_ONCE)
@@ -198,7 +204,7 @@ def _body(
   rows = _Rows(tiles, program)
   settle = functools.partial(spec.settle, columns=tiles.columns, arithmetic=exact)
   settled = [
-    settle(index, _merged(spec, index, partial, rows))
+    settle(index, _merged(spec, index, partial, rows, interpreted=interpreted))
     for index, partial in enumerate(refs.partials)
   ]
 
