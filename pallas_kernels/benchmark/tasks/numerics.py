@@ -1,7 +1,5 @@
 """`--task=numerics`: how far from float64 each implementation is, by the data it is given."""
 
-import dataclasses
-
 from pallas_kernels import names
 from pallas_kernels.benchmark import cells, commands, environment, jobs, operand_data, runner
 from pallas_kernels.benchmark.errors import UsageError
@@ -14,18 +12,6 @@ from pallas_kernels.benchmark.workload import Workload
 _QUICK_S = 3.0
 
 
-@dataclasses.dataclass(frozen=True)
-class _Case:
-  """One row to be."""
-
-  job: jobs.Job
-  kind: str
-
-  @property
-  def implementation(self) -> str | None:
-    return self.job.selection.implementation
-
-
 def run(options: Options) -> Report:
   """Runs every workload on every kind of data with every implementation that is here.
 
@@ -33,20 +19,20 @@ def run(options: Options) -> Report:
     UsageError: nothing that was asked for could run, or a problem has no room in memory.
   """
   jobs.refuse_too_large(options)
-  cases = [
-    case
+  todo = [
+    job
     for workload in options.workloads
     for tile in workload.tiles or (None,)
-    for case in _cases(options, workload, tile)
+    for job in _jobs(options, workload, tile)
   ]
-  outcomes = jobs.execute(options, [case.job for case in cases])
-  rows = tuple(_row(options, case, out) for case, out in zip(cases, outcomes, strict=True))
+  outcomes = jobs.execute(options, todo)
+  rows = tuple(_row(options, job, outcome) for job, outcome in zip(todo, outcomes, strict=True))
   return Report(
     environment=environment.describe(with_device=True), rows=rows, blocks=(_block(options, rows),)
   )
 
 
-def _cases(options: Options, workload: Workload, tile: Config | None) -> list[_Case]:
+def _jobs(options: Options, workload: Workload, tile: Config | None) -> list[jobs.Job]:
   """The kinds of data, each with the implementations beside one another."""
   known = operand_data.kinds_of(workload.dtype)
   kinds = [kind for kind in options.data if kind in known]
@@ -73,17 +59,14 @@ def _cases(options: Options, workload: Workload, tile: Config | None) -> list[_C
   whole = all(quick(*one) for one in chosen)
   part = workload.shape if whole else workload.sample()
   return [
-    _Case(
-      jobs.Job(
-        workload=workload,
-        part=part,
-        tile=tile,
-        label=f"{workload.name}, {kind} data, {implementation}",
-        selection=selection if whole else runner.select(workload, part, tile, implementation),
-        data=kind,
-        timed=False,
-      ),
-      kind,
+    jobs.Job(
+      workload=workload,
+      part=part,
+      tile=tile,
+      label=f"{workload.name}, {kind} data, {implementation}",
+      selection=selection if whole else runner.select(workload, part, tile, implementation),
+      data=kind,
+      timed=False,
     )
     for kind in kinds
     for implementation, selection in chosen
@@ -99,8 +82,8 @@ def _implementations(options: Options) -> tuple[str, ...]:
   return ("interpret", "xla")
 
 
-def _row(options: Options, case: _Case, outcome: jobs.Outcome) -> Row:
-  job, workload = case.job, case.job.workload
+def _row(options: Options, job: jobs.Job, outcome: jobs.Outcome) -> Row:
+  workload = job.workload
   config = job.tile or job.selection.config
   return Row(
     kernel=workload.op.name,
@@ -110,9 +93,13 @@ def _row(options: Options, case: _Case, outcome: jobs.Outcome) -> Row:
     **outcome.fields,
     notes=outcome.notes,
     arguments=commands.rerun(
-      options, workload, tile=job.tile, implementation=case.implementation, data=case.kind
+      options,
+      workload,
+      tile=job.tile,
+      implementation=job.selection.implementation,
+      data=job.data,
     ),
-    details={"data": case.kind, **outcome.details},
+    details={"data": job.data, **outcome.details},
   )
 
 
