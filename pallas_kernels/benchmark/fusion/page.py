@@ -1,20 +1,18 @@
 """docs/fusion-study.md: bytes, predicted times, and the times that docs/results holds."""
 
 import dataclasses
-import json
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import hw_profiles
 from hw_profiles import GpuProfile
+from pallas_kernels.benchmark import kept_pages
 from pallas_kernels.benchmark.fusion import study
 from pallas_kernels.benchmark.fusion.programs import PROGRAMS
 from pallas_kernels.benchmark.render import markdown
 
-_DOCS = pathlib.Path(__file__).parents[3] / "docs"
-PAGE = _DOCS / "fusion-study.md"
-RESULTS = _DOCS / "results" / "h200-rowwise.json"
+PAGE = kept_pages.page_path("fusion-study.md")
+RESULTS = kept_pages.results_path("h200-rowwise.json")
 _PROFILE = "h200_sxm"
 
 _HEAD = """# What fusion saves, and what it cannot
@@ -77,5 +75,4 @@ def _said(rows: tuple[Mapping[str, Any], ...]) -> str:
 
 def current() -> str:
   """The page as it should be."""
-  results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": []}
-  return text(results)
+  return text(kept_pages.read_results(RESULTS))

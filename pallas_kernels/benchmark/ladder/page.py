@@ -1,20 +1,18 @@
 """docs/gemm-ladder.md: each step's predicted time, and the times that docs/results holds."""
 
-import json
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import hw_profiles
 from hw_profiles import GpuProfile, MatmulProblem
+from pallas_kernels.benchmark import kept_pages
 from pallas_kernels.benchmark.ladder import table
 from pallas_kernels.benchmark.ladder.steps import steps
 from pallas_kernels.benchmark.ops.matmul import Matmul
 from pallas_kernels.benchmark.render import markdown
 
-_DOCS = pathlib.Path(__file__).parents[3] / "docs"
-PAGE = _DOCS / "gemm-ladder.md"
-RESULTS = _DOCS / "results" / "h200-gemm.json"
+PAGE = kept_pages.page_path("gemm-ladder.md")
+RESULTS = kept_pages.results_path("h200-gemm.json")
 _PROFILE = "h200_sxm"
 
 _HEAD = """# A matmul, step by step
@@ -86,5 +84,4 @@ def _commit(name: str | None) -> str:
 
 def current() -> str:
   """The page as it should be."""
-  results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": []}
-  return text(results)
+  return text(kept_pages.read_results(RESULTS))
