@@ -31,14 +31,13 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from hw_profiles.capacity.warpgroups import FEWEST_REGISTERS, consumer_registers
 from pallas_kernels import sharding
 from pallas_kernels.hopper.ring import StageRing
+from pallas_kernels.hopper.tma import LARGEST_BOX
 from pallas_kernels.rowwise import inverse_rms, portable_rms_gradient, warpgroup_sums
 from pallas_kernels.rowwise.inverse_rms import InverseRms
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 from pallas_kernels.rowwise.specs import wide
 
 _THREADS = 128
-# Of a TMA box, in each dimension.
-_LARGEST_SIDE = 256
 # A copy has as many bytes for each thread of the memory warpgroup: 64 columns are 128 B.
 _COLUMNS_STEP = 64
 _CONSUMERS = 2
@@ -91,7 +90,7 @@ def cut_of(columns: int) -> Cut | None:
     rows, rest = divmod(columns, width)
     step = max(2 * _THREADS // width, 1) * _CHUNKS
     stored = -(-rows // step) * step
-    if not rest and stored <= _LARGEST_SIDE:
+    if not rest and stored <= LARGEST_BOX:
       found.append(Cut(rows, width, stored))
   return min(found, key=lambda one: (one.columns, -one.width), default=None)
 
