@@ -25,6 +25,8 @@ class Selection:
       has no profile, or nothing compiles for it.
     reason: Why it is refused.
     notes: What else happens, for example a padding copy.
+    requested: The name that the public function is called with; None: none, so that
+      it decides for itself, of gradients, too, which may have another kernel.
   """
 
   implementation: str | None
@@ -32,6 +34,7 @@ class Selection:
   plan: hw_profiles.TilePlan | None = None
   reason: str | None = None
   notes: tuple[str, ...] = ()
+  requested: str | None = None
 
 
 def platform() -> str:
@@ -76,6 +79,7 @@ def select(
     config=explanation.config,
     plan=explanation.plan if part == workload.shape else None,
     notes=explanation.notes,
+    requested=implementation,
   )
 
 

@@ -8,6 +8,7 @@ from hw_profiles import AttentionConfig, AttentionProblem
 from pallas_kernels.benchmark.ops.attention import FLOAT_DTYPES, AttentionOp
 from pallas_kernels.benchmark.ops.attention_peers import PeerMask, peer
 from pallas_kernels.benchmark.ops.attention_sample import AttentionSample
+from pallas_kernels.benchmark.ops.gradients import with_gradients
 from pallas_kernels.benchmark.ops.op import Function, Operands, Shape, option
 from pallas_kernels.benchmark.ops.verdict import Verdict, together
 
@@ -77,7 +78,8 @@ class FlashAttentionOptions:
   )
   backward: bool = option(
     False,
-    "The gradients of query, key and value: instead of the result in a plan, with it in a run.",
+    "The gradients of query, key and value: instead of the result in a plan, with it and behind it"
+    " in a run, as in training.",
     tasks=("plan", "run", "numerics"),
   )
   out_dtype: str | None = option(
@@ -338,15 +340,8 @@ class FlashAttention(AttentionOp[FlashAttentionShape, AttentionConfig, FlashAtte
 
 
 def _with_gradients(forward: Function) -> Function:
-  """(out, d_query, d_key, d_value) of operands whose last is the gradient of out."""
-
-  def run(query: Any, key: Any, value: Any, d_out: Any) -> Any:
-    import jax
-
-    out, pull = jax.vjp(lambda *x: forward(*x, None), query, key, value)
-    return (out, *pull(d_out))
-
-  return run
+  """(out, d_query, d_key, d_value) of operands whose last, which `forward` ignores, is out's."""
+  return with_gradients(lambda query, key, value: forward(query, key, value, None))
 
 
 FLASH_ATTENTION = FlashAttention()

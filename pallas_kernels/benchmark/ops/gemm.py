@@ -58,7 +58,9 @@ class FloatOptions:
     False, "A row's bits may not depend on the other rows.", tasks=RUNNING
   )
   backward: bool = option(
-    False, "The gradients of the operands, with the result.", tasks=("run", "numerics")
+    False,
+    "The gradients of the operands, with the result and behind it, as in training.",
+    tasks=("run", "numerics"),
   )
 
   def arguments(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hw_profiles.rowwise.streams import row_op
 from hw_profiles.rowwise.tiling import row_tiling
 from hw_profiles.rowwise.traffic import once_through_bytes
 from pallas_kernels.benchmark import cells, rows
-from pallas_kernels.benchmark.ops.gradients import with_gradients, with_gradients_judged
+from pallas_kernels.benchmark.ops.gradients import behind, with_gradients, with_gradients_judged
 from pallas_kernels.benchmark.ops.op import (
   Function,
   Operands,
@@ -45,7 +45,11 @@ O = TypeVar("O")  # noqa: E741
 
 def backward_option() -> Any:
   """The field `backward` of the options of an op that has gradients."""
-  return option(False, "The gradients of the operands, with the result.", tasks=("run", "numerics"))
+  return option(
+    False,
+    "The gradients of the operands, with the result and behind it, as in training.",
+    tasks=("run", "numerics"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +105,17 @@ class RowsOp(PublicOp[RowsShape, RowConfig, O]):
     return problem.elements * (cost.operations + cost.special_functions)
 
   def once_through_bytes(self, shape: RowsShape, dtype: str, options: O) -> int:
-    """Operands and weights read once, results written once; those of gradients, too."""
+    """Operands and weights read once, results written once; in a run with gradients twice read.
+
+    The gradients are there when the result is: see `gradients`.
+    """
     forward = once_through_bytes(self.problem(shape, dtype, options))
     if not goes_backward(options):
       return forward
     *operands, d_out = (x for x in self.operand_shapes(shape, options) if x is not None)
-    # a gradient for each operand is written, that of the result is read
-    return forward + numpy_dtype(dtype).itemsize * sum(map(math.prod, (*operands, d_out)))
+    # each operand is read again and its gradient written, that of the result is read
+    moved = (*operands, *operands, d_out)
+    return forward + numpy_dtype(dtype).itemsize * sum(map(math.prod, moved))
 
   def steps(self, shape: RowsShape, config: RowConfig) -> tuple[int, int]:
     """A program for each block, or for each rows of blocks that are walked."""
@@ -171,8 +179,9 @@ class RowsOp(PublicOp[RowsShape, RowConfig, O]):
   def peer(self, name: str, options: O) -> Function:
     """xla: see there, and its own gradients. stream: the bytes of that program, moved alone."""
     forward = self.xla(options)
-    program = with_gradients(forward) if goes_backward(options) else forward
-    return {"xla": program, STREAM: _streaming(program)}[name]
+    if goes_backward(options):
+      return {"xla": with_gradients(forward), STREAM: _streaming_twice(forward)}[name]
+    return {"xla": forward, STREAM: _streaming(forward)}[name]
 
   # --- how it is judged
 
@@ -238,6 +247,21 @@ def _streaming(program: Function) -> Function:
       for index, x in enumerate(results)
       if x.size == matrices[0].size
     )
+
+  return stream
+
+
+def _streaming_twice(forward: Function) -> Function:
+  """What `_streaming` does, of the forward pass and behind it of the gradients."""
+
+  def gradients(*operands: Any) -> Any:
+    return with_gradients(forward)(*operands)[1:]
+
+  def stream(*operands: Any) -> Any:
+    outs = _streaming(forward)(*operands[:-1])
+    # the operands, too: or XLA would keep their sum for the second pass
+    outs, *again = behind(outs, *operands)
+    return (*outs, *_streaming(gradients)(*again))
 
   return stream
 
