@@ -14,6 +14,8 @@ EVERY = (
   if jax.default_backend() == "cpu"
   else [pytest.param(name, marks=pytest.mark.gpu) for name in ("xla", "triton", "mosaic_gpu")]
 )
+# Those of them that take a tile: all but XLA.
+TILED = EVERY[1:]
 
 
 def accumulates(implementation: str, dtype: str = "bfloat16") -> str:
