@@ -11,6 +11,7 @@ from hw_profiles.rowwise.block_threads import threads
 from hw_profiles.rowwise.config import RowConfig
 from hw_profiles.rowwise.problem import RmsNormProblem, RowProblem, TransposeProblem
 from hw_profiles.rowwise.streams import element_bytes, row_op
+from hw_profiles.rowwise.traffic import once_through_bytes
 from hw_profiles.rowwise.transpose_shared import swizzle_divides
 
 # Two warps with two 16-byte loads a thread: 1024 16-bit elements. Beyond 16384
@@ -32,11 +33,20 @@ _FEWEST_WARPS = 8
 # Rows that are reduced side by side share their wait, not more: four of 4096 are
 # slower than two on an H200 (4.5 and 4.1 us of 1024).
 _GPU_REDUCED = (1024, 8192)
+# Two rows of rms_norm without more that are in one piece of this width, where each SM has
+# several blocks of them and L2 holds operand and result: 1024 x 4096 takes 4.12 us so, 4.77
+# by rows, which the model cannot tell apart; from memory neither is faster (7239 x 4096:
+# 28.60 and 28.58). Other widths were not measured.
+_PAIRED_COLUMNS = 4096
+_PAIRED_FROM = 4
 # Short rows: 8 elements a thread of two warps, one 16-byte load. Quantised swiglu of
 # 7239 x 111 takes 3.7 us in blocks of 4 rows, 5.5 of 8 and 8.3 of 16.
 _SHORT = 128
 _SHORT_ELEMENTS = 512
 _SHORT_WARPS = 2
+# Of rms_norm without more a row a block where no SM has a second one: 64 x 111 takes 1.09 us
+# by one warp, 1.10 by four, 1.18 in blocks of 4 rows by two; 8 x 111 1.06, 1.04 and 1.19.
+_ALONE_WARPS = 1
 # The longest row that one block can keep of two operands and float32 values: 64
 # elements for each of 256 threads. It is read once; longer ones are walked twice.
 _GPU_MOST_KEPT = 16384
@@ -92,6 +102,10 @@ _GPU_TRANSPOSE_BLOCKS = ((32, 32), (64, 64), (128, 64), (128, 128))
 # 1024 x 111: 1.09 in 64 x 16, 1.28 in 16 x 16, which are 448, and 1.15 in 32 x 32).
 _FEW_TRANSPOSE_BLOCKS = ((16, 16), (64, 16))
 _FEW_TRANSPOSE_WARPS = 8
+# Of no more rows than these, where that leaves SMs several blocks: 8 x 12288 takes 0.96 us so,
+# 1.01 in 8 x 64, 1.18 in 32 x 32, three quarters of which are no rows; 8 x 4096 0.93 in each.
+_LOW_TRANSPOSE_BLOCK = (8, 128)
+_LOW_TRANSPOSE_WARPS = 4
 # In the place of 128 x 64 where matrix and transpose fit in L2: 1024 x 5000 takes 5.0 us
 # so, 5.4 in 128 x 64 by eight warps; 1024 x 11008 12.1 and 13.0; 1024 x 4096 3.8 either way.
 _CACHED_TRANSPOSE_BLOCK = (64, 128)
@@ -167,19 +181,20 @@ def row_candidates(
     segment = max(ceil_div(problem.columns, splits), 1)
     # None where the problem says it, so that the config reads as people write it
     written = None if splits == 1 else splits
-    if on_npu:
+    if isinstance(device, NpuProfile):
       # compiled blocks are 2^i wide
       whole = _covering(segment) if is_compiled else segment
       walks = _COMPILED_WALK_COLUMNS if is_compiled else _NPU_WALK_COLUMNS
       yield from _npu_reductions(problem, whole, written, walks)
     else:
-      yield from _gpu_reductions(problem, segment, written, cores)
+      yield from _gpu_reductions(problem, segment, written, device)
 
 
 def _gpu_reductions(
-  problem: RowProblem, segment: int, num_splits: int | None, cores: int
+  problem: RowProblem, segment: int, num_splits: int | None, gpu: GpuProfile
 ) -> Iterator[RowConfig]:
   whole = _covering(segment)
+  cores = gpu.sm_count
   alone = problem.rows <= cores
   least, most = _SEVERAL_WRITERS
   if num_splits is None and _is_plain_norm(problem) and least <= segment <= most:
@@ -190,10 +205,16 @@ def _gpu_reductions(
   if num_splits is None and _PIECES_FROM < segment < whole <= _GPU_MOST_KEPT:
     yield _in_pieces(problem, alone=alone)
     return
+  if whole <= _SHORT and alone and num_splits is None and _is_plain_norm(problem):
+    yield RowConfig(1, whole, 1, num_warps=_ALONE_WARPS)
+    return
   if whole <= _SHORT:
     # a warp has 32 lanes
     rows = min(_SHORT_ELEMENTS // max(whole, 32), _covering(problem.rows))
     yield RowConfig(rows, whole, 1, num_splits=num_splits, num_warps=_SHORT_WARPS)
+    return
+  if segment == _PAIRED_COLUMNS and num_splits is None and _is_paired(problem, gpu):
+    yield RowConfig(2, segment, 1)
     return
   if whole <= _GPU_MOST_KEPT:
     wide = whole > _WIDE_FROM and element_bytes(row_op(problem).inputs) > _WIDE_BYTES
@@ -215,6 +236,12 @@ def _is_plain_norm(problem: RowProblem) -> bool:
   reduction of the whole row: neither was measured.
   """
   return isinstance(problem, RmsNormProblem) and not (problem.residual or problem.is_quantized)
+
+
+def _is_paired(problem: RowProblem, gpu: GpuProfile) -> bool:
+  """Whether two rows a block are faster than one: see `_PAIRED_FROM`."""
+  in_l2 = once_through_bytes(problem) <= gpu.l2_bytes
+  return _is_plain_norm(problem) and in_l2 and problem.rows >= _PAIRED_FROM * gpu.sm_count
 
 
 def _in_pieces(problem: RowProblem, *, alone: bool) -> RowConfig:
@@ -262,6 +289,9 @@ def transpose_candidates(
       if count(*block) <= device.sm_count:
         yield RowConfig(*block, 1, num_warps=_FEW_TRANSPOSE_WARPS)
         return
+  if problem.rows <= _LOW_TRANSPOSE_BLOCK[0]:
+    yield RowConfig(*_LOW_TRANSPOSE_BLOCK, 1, num_warps=_LOW_TRANSPOSE_WARPS)
+    return
   size = dtypes.size_bytes(problem.dtype)
   for rows, columns in _GPU_TRANSPOSE_BLOCKS:
     blocks = count(rows, columns)

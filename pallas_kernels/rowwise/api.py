@@ -354,7 +354,8 @@ def transpose(
 ) -> jax.Array:
   """[..., N, M] of x [..., M, N]: the last two dimensions exchanged, bit for bit.
 
-  Of one row or one column it is a reshape, by XLA, unless a kernel is asked for.
+  Of one row or one column it is a reshape, by XLA, unless a kernel is asked for; and XLA's, too,
+  where XLA's is the quicker one: of many 16-bit elements in a multiple of 8 rows.
 
   Args:
     x: Any dtype; any size.

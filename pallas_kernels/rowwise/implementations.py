@@ -39,6 +39,16 @@ _INVARIANT_ROWS = 1024
 _SHORTEST_STREAMED = 4096
 _FEWEST_STREAMED = 7
 _LEAST_STREAMED = 7_000_000
+# A transpose of so many 16-bit elements is XLA's where rows of the result begin at multiples of 16
+# bytes. H200, XLA's and the best tile of ours, us: 1024 x 4096 3.47 and 3.72, 1024 x 11008 from L2
+# 11.97 and 12.38 and from memory 11.01 and 11.12, 65536 x 111 7.46 and 7.73, 65536 x 5000 365 and
+# 393, 65536 x 12288 829 and 837; 1024 x 5000 4.44 either way. Where they begin anywhere ours is
+# quicker (7239 x 4096: 50.7 and 37.9, 7239 x 12288: 152 and 144), or as quick (7239 x 111: 2.01 and
+# 1.98), and so are ours of fewer elements (64 x 12288: 1.63 and 1.57). None between 64 x 12288
+# and 1024 x 4096 was measured, nor elements of other sizes.
+_FEWEST_XLA_TRANSPOSED = 2**21
+_XLA_ALIGNED_BYTES = 16
+_XLA_ELEMENT_BYTES = 2
 _ROW_SPECS = (RowCodes, RmsNorm)
 Arrays = tuple[jax.Array, ...]
 
@@ -91,7 +101,7 @@ def _portable_refusal(
   return (
     compiled_refusal(one, device)
     or _count_refusal(request, sizes)
-    or _reshape_refusal(request, sizes)
+    or _transpose_refusal(request, sizes)
     or _dtype_refusal(one, request, sizes, device)
     or _tile_refusal(one, request, problem, device)
   )
@@ -109,16 +119,27 @@ def _is_reshape(sizes: Sizes) -> bool:
   return 1 in (sizes.rows, sizes.columns)
 
 
-def _reshape_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
-  """Of a copy that nobody asked for: XLA reshapes without a kernel (1 x 4096 in ours: 1.1 us)."""
+def _transpose_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
+  """Of a kernel that nobody asked for and XLA does without (1 x 4096 in ours: 1.1 us) or beats."""
   asked_for = request.implementation is not None or request.config is not None
-  if asked_for or not isinstance(request.spec, Transpose) or not _is_reshape(sizes):
+  if asked_for or not isinstance(request.spec, Transpose):
     return None
-  return Refusal(
-    "option",
-    f"{sizes.rows} x {sizes.columns}: one row or column is transposed by a reshape, which moves"
-    " nothing; the kernel copies it when it is asked for by name or with a config",
-  )
+  if _is_reshape(sizes):
+    return Refusal(
+      "option",
+      f"{sizes.rows} x {sizes.columns}: one row or column is transposed by a reshape, which moves"
+      " nothing; the kernel copies it when it is asked for by name or with a config",
+    )
+  size = request.dtype.itemsize
+  aligned = sizes.rows * size % _XLA_ALIGNED_BYTES == 0
+  if size == _XLA_ELEMENT_BYTES and aligned and sizes.elements >= _FEWEST_XLA_TRANSPOSED:
+    return Refusal(
+      "option",
+      f"{sizes.rows} x {sizes.columns}: of {_FEWEST_XLA_TRANSPOSED} elements and more XLA's"
+      f" transpose is the quicker one where rows of the result begin at multiples of"
+      f" {_XLA_ALIGNED_BYTES} bytes; the kernel runs when it is asked for by name or with a config",
+    )
+  return None
 
 
 def _dtype_refusal(
@@ -231,7 +252,9 @@ def _run_portable(
       d_out,
       d_sum[0] if d_sum else None,
       config=request.config
-      or rms_gradient_tiles.default_config(rows=sizes.rows, columns=sizes.columns),
+      or rms_gradient_tiles.default_config(
+        groups=sizes.batch, rows=sizes.rows, columns=sizes.columns, cores=_cores(device)
+      ),
       cores=_cores(device),
       interpret=interpret,
     )

@@ -112,7 +112,7 @@ def test_on_an_h200_the_planned_kernel_runs(shape):
       explain(swiglu_quantize, x, x, scale=0.5),
       explain(quantize_rows, x),
       explain(rms_norm, x, weight, residual=x),
-      *([explain(transpose, x)] if shape[0] > 1 else []),
+      explain(transpose, x, config=RowConfig(64, 64, 1)),
     ):
       assert found.implementation == "triton"
       assert found.plan.fits
@@ -136,6 +136,42 @@ def test_one_row_or_column_is_transposed_by_a_reshape_unless_a_kernel_is_asked_f
   assert asked.implementation == tiled.implementation == "triton"
   assert asked.plan.fits
   assert tiled.config == RowConfig(32, 32, 1)
+
+
+@pytest.mark.parametrize(
+  ("shape", "dtype", "runs"),
+  [
+    *(((rows, columns), "bfloat16", "xla") for rows in (1024, 65536) for columns in (4096, 5000)),
+    ((65536, 111), "bfloat16", "xla"),
+    ((1024, 12288), "float16", "xla"),
+    ((8, 1024, 512), "bfloat16", "xla"),
+    # rows of the result begin anywhere
+    *(((7239, columns), "bfloat16", "triton") for columns in (111, 4096, 12288)),
+    ((1028, 4096), "bfloat16", "triton"),
+    # fewer elements than the 2^21 from which on XLA's was faster
+    *(((rows, 12288), "bfloat16", "triton") for rows in (8, 64)),
+    ((1024, 111), "bfloat16", "triton"),
+    ((1024, 2047), "bfloat16", "triton"),
+    # sizes of elements that were not measured
+    ((1024, 4096), "float32", "triton"),
+    ((1024, 4096), "int8", "triton"),
+  ],
+  ids=str,
+)
+def test_large_transposes_whose_rows_are_aligned_are_left_to_xla(shape, dtype, runs):
+  x = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+  with device.abstract_gpu(**H200):
+    found = explain(transpose, x)
+    primitives = {eqn.primitive.name for eqn in _all_equations(jax.make_jaxpr(transpose)(x))}
+    asked = explain(transpose, x, implementation="triton")
+    tiled = explain(transpose, x, config=RowConfig(64, 64, 1))
+  assert found.implementation == runs
+  assert ("pallas_call" in primitives) == (runs == "triton")
+  assert asked.implementation == tiled.implementation == "triton"
+  assert asked.plan.fits
+  if runs == "xla":
+    assert "begin at multiples of 16 bytes" in found.refused["triton"]
+    assert "asked for by name or with a config" in found.refused["triton"]
 
 
 def test_two_rows_are_transposed_by_the_kernel():

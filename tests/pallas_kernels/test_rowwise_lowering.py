@@ -49,9 +49,14 @@ ROWS = candidates(
   hw_profiles.RmsNormProblem(8, 11008),
   hw_profiles.QuantizeRowsProblem(1024, 12288),
   hw_profiles.RmsNormProblem(37, 111),
+  hw_profiles.RmsNormProblem(1024, 111),
+  hw_profiles.RmsNormProblem(1024, 4096),
 )
 BLOCKS = candidates(
-  *(hw_profiles.TransposeProblem(*shape) for shape in ((1024, 4096), (1024, 111), (8, 111)))
+  *(
+    hw_profiles.TransposeProblem(*shape)
+    for shape in ((1024, 4096), (1024, 111), (8, 111), (8, 12288))
+  )
 )
 
 
@@ -66,6 +71,30 @@ def test_every_candidate_of_a_reduction_lowers(config):
   columns = 12288 if config.block_cols > 128 or config.num_splits else 111
   run = functools.partial(rms_norm, config=config, implementation="triton")
   assert kernels(run, (37, columns), (columns,)) == (1 if config.num_splits is None else 2)
+
+
+@pytest.mark.parametrize(
+  ("groups", "rows", "columns", "tile"),
+  [
+    # measured: see the constants
+    (1, 64, 111, RowConfig(8, 128, 1, num_warps=8)),
+    (1, 256, 111, RowConfig(8, 128, 1, num_warps=8)),
+    (1, 257, 111, RowConfig(8, 128, 1, num_warps=2)),
+    (5, 64, 111, RowConfig(8, 128, 1, num_warps=2)),
+    (1, 8, 4096, RowConfig(1, 4096, 1, num_warps=8)),
+    (1, 8, 5000, RowConfig(1, 6144, 1, num_warps=16)),
+    (1, 8, 11008, RowConfig(1, 12288, 1, num_warps=8)),
+    (1, 132, 12288, RowConfig(1, 12288, 1, num_warps=8)),
+    (1, 133, 12288, RowConfig(1, 12288, 1, num_warps=16)),
+    (2, 100, 12288, RowConfig(1, 12288, 1, num_warps=16)),
+    (1, 8, 16384, RowConfig(1, 16384, 1, num_warps=16)),
+  ],
+)
+def test_few_rows_of_gradients_have_the_warps_that_were_measured_fastest(
+  groups, rows, columns, tile
+):
+  found = rms_gradient_tiles.default_config(groups=groups, rows=rows, columns=columns, cores=132)
+  assert found == tile
 
 
 @pytest.mark.parametrize("config", BLOCKS, ids=RowConfig.describe)
@@ -88,7 +117,9 @@ def test_a_row_is_one_launch_of_every_op(columns):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("shape", [(1, 4096), (777, 111), (64, 20000)], ids=str)
+@pytest.mark.parametrize(
+  "shape", [(1, 4096), (64, 111), (777, 111), (8, 12288), (64, 20000)], ids=str
+)
 def test_gradients_lower(shape, dtype):
   def gradients(f):
     return jax.grad(lambda *operands: f(*operands).astype(jnp.float32).sum(), (0, 1))
