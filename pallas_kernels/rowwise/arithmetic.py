@@ -144,9 +144,21 @@ class PtxArithmetic:
 
   native_exp2 = False
 
+  def _instruction(self, text: str, *operands: jax.Array) -> jax.Array:
+    """Instructions, f32 in and out, for each element; of numbers of a row that of all elements."""
+    like = operands[0]
+    (out,) = plgpu_triton.elementwise_inline_asm(
+      text,
+      args=[jnp.broadcast_to(one, like.shape) for one in operands],
+      constraints=",".join(["=f", *["f"] * len(operands)]),
+      pack=1,
+      result_shape_dtypes=[jax.ShapeDtypeStruct(like.shape, like.dtype)],
+    )
+    return out
+
   def divide(self, x: jax.Array, y: jax.Array) -> jax.Array:
     """See `Arithmetic`."""
-    return _instruction("div.rn.f32 $0, $1, $2;", x, jnp.broadcast_to(y, x.shape))
+    return self._instruction("div.rn.f32 $0, $1, $2;", x, y)
 
   def divide_by(self, x: jax.Array, y: float) -> jax.Array:
     """See `Arithmetic`."""
@@ -158,7 +170,7 @@ class PtxArithmetic:
 
   def round_even(self, x: jax.Array) -> jax.Array:
     """See `Arithmetic`."""
-    return _instruction("cvt.rni.f32.f32 $0, $1;", x)
+    return self._instruction("cvt.rni.f32.f32 $0, $1;", x)
 
   def narrow(self, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """See `Arithmetic`."""
@@ -196,7 +208,7 @@ class SmArithmetic(PtxArithmetic):
     power = lax.bitcast_convert_type(lax.shift_left(of_power, mantissa_bits), y.dtype)
     divisor = y * power
     of_row = (power, divisor, self.divide(jnp.ones_like(divisor), divisor), divisor * largest)
-    return _instruction(_QUOTIENT_WITHIN, x, *(jnp.broadcast_to(one, x.shape) for one in of_row))
+    return self._instruction(_QUOTIENT_WITHIN, x, *of_row)
 
   def after(self, x: jax.Array, number: jax.Array) -> jax.Array:
     """See `Arithmetic`: a move that has `number` for an operand that it does not use."""
@@ -291,19 +303,6 @@ def _remainder(a: jax.Array, b: jax.Array, q: jax.Array) -> jax.Array:
 
   (q_high, q_low), (b_high, b_low) = halves(q), halves(b)
   return (((a - q_high * b_high) - q_high * b_low) - q_low * b_high) - q_low * b_low
-
-
-def _instruction(text: str, *operands: jax.Array) -> jax.Array:
-  """One instruction, f32 in and out, for each element."""
-  like = operands[0]
-  (out,) = plgpu_triton.elementwise_inline_asm(
-    text,
-    args=operands,
-    constraints=",".join(["=f", *["f"] * len(operands)]),
-    pack=1,
-    result_shape_dtypes=[jax.ShapeDtypeStruct(like.shape, like.dtype)],
-  )
-  return out
 
 
 XLA = XlaArithmetic()

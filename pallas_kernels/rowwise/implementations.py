@@ -15,6 +15,7 @@ from pallas_kernels.hopper import refusals
 from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal, offset_refusal
 from pallas_kernels.rowwise import (
   hopper_rms_gradient,
+  hopper_rows,
   portable_elements,
   portable_rms_gradient,
   portable_rows,
@@ -173,6 +174,33 @@ def _tile_refusal(
   return None if problem is None else planning.tile_refusal(one, problem, config, device)
 
 
+def _hopper_codes_refusal(
+  one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
+) -> Refusal | None:
+  """Of codes and scales of rows, where rows pass through shared memory."""
+  del problem
+  spec: RowCodes = request.spec
+  found = refusals.device_refusal(one, device) or _count_refusal(request, sizes)
+  if found is not None:
+    return found
+  if request.dtype.itemsize != 2:
+    return Refusal("dtype", f"{request.dtype.name}: the kernel takes rows of 16 bits")
+  if not compat.CARRIES_ARRAYS:
+    return Refusal("option", refusals.OLDER_JAX)
+  if request.config is not None:
+    return Refusal("option", "config: the kernel's pieces of a row follow from its columns")
+  matrices = 2 if spec.swiglu else 1
+  if not hopper_rows.stages(sizes.columns, matrices=matrices, shared_bytes=_shared_bytes(device)):
+    return Refusal(
+      "option",
+      f"{sizes.columns} columns: the kernel takes a multiple of 8 from 64 on, and four rows"
+      f"{' of gate and of up' if spec.swiglu else ''} have to fit in shared memory",
+    )
+  if request.implementation is None:
+    return Refusal("option", "the kernel runs when it is asked for by name")
+  return None
+
+
 def _hopper_refusal(
   one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
 ) -> Refusal | None:
@@ -293,6 +321,23 @@ def _run_hopper(
   )
 
 
+def _run_hopper_codes(
+  one: Implementation,
+  request: RowRequest,
+  operands: RowOperands,
+  config: RowConfig | None,
+  device: TargetDevice,
+) -> Arrays:
+  del config
+  return hopper_rows.run(
+    request.spec,
+    operands.matrices,
+    cores=_cores(device),
+    shared_bytes=_shared_bytes(device),
+    interpret=compat.gpu_interpret_params() if one.interpreted else None,
+  )
+
+
 def _run_xla(
   one: Implementation,
   request: RowRequest,
@@ -328,12 +373,21 @@ _RMS_GRADIENTS = (
   *_ROWS,
   Implementation("mosaic_gpu_interpret", schedule=None, refusal=_hopper_refusal, run=_run_hopper),
 )
+_CODES = (
+  Implementation("mosaic_gpu", schedule=None, refusal=_hopper_codes_refusal, run=_run_hopper_codes),
+  *_ROWS,
+  Implementation(
+    "mosaic_gpu_interpret", schedule=None, refusal=_hopper_codes_refusal, run=_run_hopper_codes
+  ),
+)
 _TRANSPOSES = (_portable("triton", "shared_tile"), _XLA, _portable("interpret", "shared_tile"))
 
 
 def _table(spec: Any) -> tuple[Implementation, ...]:
   if isinstance(spec, Transpose):
     return _TRANSPOSES
+  if isinstance(spec, RowCodes):
+    return _CODES
   return _RMS_GRADIENTS if isinstance(spec, RmsNormGradient) else _ROWS
 
 

@@ -36,8 +36,7 @@ def load(ref: Any, shape: tuple[int, ...], vec_size: int, *, interpreted: bool) 
 
 
 def clear(ref: Any, *, interpreted: bool) -> None:
-  """Zeros in all of [rows, columns] of shared memory, 64 columns or a multiple."""
-  rows, columns = ref.shape
+  """Zeros in all of [rows, columns] of shared memory, or in a part of one row."""
   if interpreted:
     ref[...] = jnp.zeros(ref.shape, ref.dtype)
     return
@@ -50,12 +49,13 @@ def clear(ref: Any, *, interpreted: bool) -> None:
       index, arith.remui(mgpu_utils.thread_idx(), mgpu_utils.c(_THREADS, i32))
     )
     zero = mgpu_utils.c(0, ir.MemRefType(shared.type).element_type)
-    for start in range(0, rows * columns, _THREADS):
+    width = mgpu_utils.c(ref.shape[-1], index)
+    for start in range(0, ref.size, _THREADS):
       # a short last step: its threads store the last zeros again
-      last = mgpu_utils.c(rows * columns - 1, index)
+      last = mgpu_utils.c(ref.size - 1, index)
       place = arith.minui(arith.addi(thread, mgpu_utils.c(start, index)), last)
-      width = mgpu_utils.c(columns, index)
-      memref.store(zero, shared, [arith.divui(place, width), arith.remui(place, width)])
+      row = [arith.divui(place, width)] if ref.ndim == 2 else []
+      memref.store(zero, shared, [*row, arith.remui(place, width)])
 
   fill(ref)
 

@@ -1,0 +1,245 @@
+"""Rows that warpgroups of a thread block share: their pieces, their largest number, their results.
+
+A group is some neighbouring warpgroups. A row lies in shared memory as pieces of
+128 vectors, one for each thread of a warpgroup; the members of a group take the
+pieces in turn. Interpreted all of this is plain JAX.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.compat import arith, ir, llvm, memref, nvvm, vector
+
+_THREADS = 128
+_LANES = 32
+_WARPS = _THREADS // _LANES
+# Of the hardware's 16 barriers 0 is the block's; the next 8 at most are its warpgroups'.
+_FIRST_BARRIER = 9
+MOST_GROUPS = 16 - _FIRST_BARRIER
+# The larger of a number and |x|; of a NaN the number.
+_LARGER_MAGNITUDE = "{ .reg .f32 a; abs.f32 a, $2; max.f32 $0, $1, a; }"
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+  """How the members of a group share a row.
+
+  Attributes:
+    columns: Of a row.
+    members: Warpgroups of a group.
+    vector: Neighbours that a thread has of a piece, a divisor of `columns`.
+    interpreted: Whether an interpreter runs it.
+  """
+
+  columns: int
+  members: int
+  vector: int
+  interpreted: bool = False
+
+  @property
+  def piece(self) -> int:
+    """Columns of a piece."""
+    return _THREADS * self.vector
+
+  @property
+  def pieces(self) -> int:
+    """Of each member; the last of some may lie beyond the end of the row."""
+    return -(-self.columns // (self.members * self.piece))
+
+  @property
+  def stored(self) -> int:
+    """Columns of all pieces of all members."""
+    return self.pieces * self.members * self.piece
+
+  @property
+  def warps(self) -> int:
+    """Of a group."""
+    return _WARPS * self.members
+
+  @property
+  def _block(self) -> Any:
+    return plgpu.Layout.WG_STRIDED((self.piece,), vec_size=self.vector)
+
+  @property
+  def _number(self) -> Any:
+    return plgpu.Layout.WG_SPLAT(())
+
+  def starts(self, member: Any) -> list[Any]:
+    """First columns of a member's pieces."""
+    return [(i * self.members + member) * self.piece for i in range(self.pieces)]
+
+  def load(self, row: Any, start: Any) -> jax.Array:
+    """A piece of a row of 16-bit numbers in shared memory, as float32."""
+    at = row.at[pl.ds(start, self.piece)]
+    if self.interpreted:
+      return at[...].astype(jnp.float32)
+    if row.dtype != jnp.bfloat16:
+      return plgpu.load(at, layout=self._block).astype(jnp.float32)
+
+    @plgpu.inline_mgpu(
+      arg_types=(plgpu.RefType(),),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self._block),
+    )
+    def widened(_: Any, shared: Any) -> Any:
+      i32, index = ir.IntegerType.get_signless(32), ir.IndexType.get()
+      first = arith.muli(_thread(_THREADS), mgpu_utils.c(self.vector, i32))
+      pairs = vector.load(
+        ir.VectorType.get((self.vector,), ir.BF16Type.get()),
+        shared,
+        [arith.index_castui(index, first)],
+      )
+      pairs = vector.bitcast(ir.VectorType.get((self.vector // 2,), i32), pairs)
+      # the upper half in one instruction; a conversion of its own takes two
+      elements = []
+      for i in range(self.vector // 2):
+        pair = vector.extract(pairs, dynamic_position=[], static_position=[i])
+        halves = (
+          arith.shli(pair, mgpu_utils.c(16, i32)),
+          arith.andi(pair, mgpu_utils.c(-(1 << 16), i32)),
+        )
+        elements += [arith.bitcast(ir.F32Type.get(), half) for half in halves]
+      register = vector.from_elements(ir.VectorType.get((self.vector,), ir.F32Type.get()), elements)
+      layout = mgpu.WGStridedFragLayout((self.piece,), self.vector)
+      return mgpu.FragmentedArray(
+        _registers=np.array([register], dtype=object), _layout=layout, _is_signed=None
+      )
+
+    return widened(at)
+
+  def store(self, block: jax.Array, row: Any, start: Any) -> None:
+    """A piece of a row of 8-bit results in global memory, as far as the row goes.
+
+    Interpreted the row has all `stored` columns.
+    """
+    if self.interpreted:
+      row[pl.ds(start, self.piece)] = block
+      return
+
+    @plgpu.inline_mgpu(arg_types=(self._block, plgpu.RefType(), self._number))
+    def put(_: Any, block: Any, row: Any, start: Any) -> None:
+      (register,), (first,) = block.registers.flat, start.registers.flat
+      i32, i64 = (ir.IntegerType.get_signless(bits) for bits in (32, 64))
+      byte, word = (ir.IntegerType.get_signless(bits) for bits in (8, 8 * self.vector))
+      column = arith.addi(first, arith.muli(_thread(_THREADS), mgpu_utils.c(self.vector, i32)))
+
+      def write() -> None:
+        place = mgpu_utils.getelementptr(
+          mgpu_utils.memref_ptr(row), [arith.extui(i64, column)], byte
+        )
+        llvm.store(mgpu_utils.bitcast(register, word), place, alignment=self.vector)
+
+      if self.columns == self.stored:
+        write()
+        return
+      end = mgpu_utils.c(self.columns, i32)
+      with mgpu_utils.when(arith.cmpi(arith.CmpIPredicate.slt, column, end)):
+        write()
+
+    put(block, row, jnp.asarray(start, jnp.int32))
+
+  def largest_magnitude(
+    self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any = None
+  ) -> tuple[jax.Array, jax.Array]:
+    """max |x| over the finite numbers of a row, 0 where there are none; whether it has no infinity.
+
+    Both are single numbers, the same in every thread. A maximum that passes over
+    NaNs is one instruction a number; where it finds an infinity the row is gone
+    through again.
+
+    Args:
+      pieces: A member's, float32.
+      member: Which it is.
+      scratch: Shared memory [2, warps] of the group, which no other call uses
+        before the members have met once more.
+      meet: A barrier with an arrival for each member; the interpreter's alone.
+    """
+    found = self._largest(pieces, member, scratch.at[0], meet)
+    finite = found < jnp.inf
+
+    def again() -> jax.Array:
+      kept = [jnp.where(jnp.abs(x) < jnp.inf, x, 0.0) for x in pieces]
+      return self._largest(kept, member, scratch.at[1], meet)
+
+    return lax.cond(finite, lambda: found, again), finite
+
+  def _largest(
+    self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any
+  ) -> jax.Array:
+    """max |x| of those that are no NaN, or 0."""
+    if self.interpreted:
+      magnitudes = [jnp.where(x == x, jnp.abs(x), 0.0) for x in pieces]
+      scratch[member] = jnp.max(functools.reduce(jnp.maximum, magnitudes))
+      plgpu.barrier_arrive(meet)
+      plgpu.barrier_wait(meet)
+      return functools.reduce(jnp.maximum, [scratch[i] for i in range(self.members)])
+
+    @plgpu.inline_mgpu(
+      arg_types=(*(self._block for _ in pieces), plgpu.RefType()),
+      return_type=plgpu.ShapeDtypeStruct((), jnp.float32, layout=self._number),
+    )
+    def exchange(_: Any, *arguments: Any) -> Any:
+      *blocks, shared = arguments
+      i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()
+      mine = arith.bitcast(i32, _of_a_thread([block.registers.flat[0] for block in blocks]))
+      # numbers that are not negative have the order of their bits
+      everyone = mgpu_utils.c(-1, i32)
+      mine = mgpu_utils.redux(mine, everyone, mgpu_utils.ReductionKind.UMAX)
+      warp = arith.divui(_thread(self.warps * _LANES), mgpu_utils.c(_LANES, i32))
+      memref.store(arith.bitcast(f32, mine), shared, [arith.index_castui(index, warp)])
+      self._meet()
+      four = ir.VectorType.get((_WARPS,), f32)
+      parts = [
+        vector.load(four, shared, [mgpu_utils.c(i * _WARPS, index)]) for i in range(self.members)
+      ]
+      found = _of_a_thread(parts)
+      return mgpu.FragmentedArray.splat(found, (), mgpu.WGSplatFragLayout(()))
+
+    return exchange(*pieces, scratch)
+
+  def _meet(self) -> None:
+    """All threads of the group wait for one another."""
+    if self.members == 1:
+      mgpu_utils.warpgroup_barrier()
+      return
+    i32 = ir.IntegerType.get_signless(32)
+    threads = self.members * _THREADS
+    group = arith.divui(mgpu_utils.thread_idx(), mgpu_utils.c(threads, i32))
+    barrier = arith.addi(group, mgpu_utils.c(_FIRST_BARRIER, i32))
+    nvvm.barrier(barrier_id=barrier, number_of_threads=mgpu_utils.c(threads, i32))
+
+
+def _thread(count: int) -> Any:
+  """The thread's number in its `count` neighbours."""
+  i32 = ir.IntegerType.get_signless(32)
+  return arith.remui(mgpu_utils.thread_idx(), mgpu_utils.c(count, i32))
+
+
+def _of_a_thread(registers: Sequence[Any]) -> Any:
+  """The largest magnitude in registers of float32 vectors, which have one size."""
+  (size,) = ir.VectorType(registers[0].type).shape
+  f32 = ir.F32Type.get()
+
+  def larger(number: Any, x: Any) -> Any:
+    return llvm.inline_asm(f32, [number, x], _LARGER_MAGNITUDE, "=f,f,f")
+
+  # a chain for each place of a vector
+  found = [mgpu_utils.c(0.0, f32)] * size
+  for register in registers:
+    elements = [
+      vector.extract(register, dynamic_position=[], static_position=[i]) for i in range(size)
+    ]
+    found = [larger(number, x) for number, x in zip(found, elements, strict=True)]
+  while len(found) > 1:
+    found = [larger(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
+  return found[0]

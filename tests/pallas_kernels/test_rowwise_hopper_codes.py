@@ -1,0 +1,232 @@
+"""The Hopper kernel of codes and scales, interpreted or on a GPU; what it refuses."""
+
+import fractions
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rowwise_cases
+from rowwise_cases import arrays, normal
+
+import reference
+from pallas_kernels import RowConfig, compat, device, explain, quantize_rows, swiglu_quantize
+from pallas_kernels.rowwise import hopper_rows, implementations, mosaic_arithmetic
+
+CPU = jax.default_backend() == "cpu"
+NAME = "mosaic_gpu_interpret" if CPU else "mosaic_gpu"
+PORTABLE = "interpret" if CPU else "triton"
+SHARED_BYTES = 232448
+CODES = ["float8_e4m3fn", "int8"]
+H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
+pytestmark = [] if CPU else [pytest.mark.gpu]
+runs = pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+
+
+@pytest.fixture
+def cores(monkeypatch):
+  """Makes a CPU one of two cores, so that a block has several rows."""
+  if CPU:
+    monkeypatch.setattr(implementations, "_cores", lambda _: 2)
+
+
+def assert_same_codes(found, expected) -> None:
+  """Bit for bit, any NaN for any other."""
+  (codes, scale), (portable, portable_scale) = arrays(*found), arrays(*expected)
+  assert (codes.dtype, scale.dtype) == (portable.dtype, portable_scale.dtype)
+  np.testing.assert_array_equal(scale, portable_scale)
+  same = codes.view(np.uint8) == portable.view(np.uint8)
+  assert np.all(same | ((codes != codes) & (portable != portable)))
+
+
+def special_rows(rng, rows: int, columns: int, dtype: str = "bfloat16") -> jax.Array:
+  """Ordinary rows, and ones with what the codec has a rule for."""
+  x = np.array(normal(rng, rows, columns, dtype="float32"))
+  x[0] *= 2.0**-15
+  x[1, 5] = np.inf
+  x[2, [0, columns - 1]] = np.nan, -np.inf
+  x[3] = 0.0
+  x[4] = np.nan
+  x[5] = 0.0
+  x[5, 7] = -np.inf
+  x[6, columns - 1] = 1000.0
+  return jnp.asarray(x, dtype)
+
+
+@runs
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize(
+  ("rows", "columns"),
+  [
+    (11, 1024),  # more rows than blocks
+    (1, 2048),  # one row: most groups have none
+    (45, 512),  # more turns than stages
+    (9, 7168),  # warpgroups share a row
+  ],
+)
+def test_codes_of_a_gated_row_are_the_portable_kernels(rows, columns, code, cores, races, rng):
+  gate, up = normal(rng, rows, columns), normal(rng, rows, columns)
+  call = functools.partial(rowwise_cases.swiglu_quantize, gate, up, dtype=code)
+  found = call(implementation=NAME)
+  assert not races()
+  assert_same_codes(found, call(implementation=PORTABLE))
+  reference.assert_swiglu_quantize_close(*arrays(*found, gate, up), dtype=code)
+
+
+@runs
+@pytest.mark.parametrize(("columns", "code"), [(64, "int8"), (72, "float8_e4m3fn"), (5000, "int8")])
+def test_rows_of_any_multiple_of_eight(columns, code, cores, rng):
+  # the last columns are copied twice, zeros follow them
+  gate, up = normal(rng, 5, columns, dtype="float16"), normal(rng, 5, columns, dtype="float16")
+  call = functools.partial(rowwise_cases.swiglu_quantize, gate, up, dtype=code)
+  assert_same_codes(call(implementation=NAME), call(implementation=PORTABLE))
+
+
+@runs
+@pytest.mark.parametrize(
+  ("columns", "code"),
+  [(1024, "float8_e4m3fn"), (1024, "int8"), (6200, "float8_e4m3fn"), (13312, "int8")],
+)
+def test_codes_of_rows_are_the_references(columns, code, cores, rng):
+  x = special_rows(rng, 9, columns)
+  found = rowwise_cases.quantize_rows(x, dtype=code, implementation=NAME)
+  expected = reference.quantize_rows(np.asarray(x), dtype=code)
+  assert_same_codes(found, expected)
+
+
+@runs
+@pytest.mark.parametrize("code", CODES)
+def test_infinities_and_nans_of_gated_rows(code, cores, rng):
+  gate, up = special_rows(rng, 9, 1024), normal(rng, 9, 1024)
+  for operands in ((gate, up), (up, gate)):
+    call = functools.partial(rowwise_cases.swiglu_quantize, *operands, dtype=code)
+    assert_same_codes(call(implementation=NAME), call(implementation=PORTABLE))
+
+
+@runs
+@pytest.mark.parametrize("exponent", [-110, -60, 60, 110])
+def test_rows_at_the_ends_of_the_range(exponent, cores, rng):
+  x = jnp.asarray(rng.standard_normal((4, 512)) * 2.0**exponent, jnp.bfloat16)
+  found = rowwise_cases.quantize_rows(x, implementation=NAME)
+  assert_same_codes(found, reference.quantize_rows(np.asarray(x)))
+
+
+@runs
+def test_a_batch_is_more_rows(cores, rng):
+  x = normal(rng, 3, 5, 256)
+  found = jax.vmap(lambda x: quantize_rows(x, implementation=NAME))(x)
+  assert_same_codes(found, reference.quantize_rows(np.asarray(x)))
+
+
+@pytest.mark.parametrize("largest", [127.0, 448.0])
+def test_an_ordinary_quotient_is_refined_to_the_nearest(largest, rng):
+  """What `_QUOTIENT` says, instruction by instruction, each rounded once from its exact value."""
+
+  def rounded(value: fractions.Fraction) -> fractions.Fraction:
+    if value == 0:
+      return value
+    exponent = abs(value).numerator.bit_length() - abs(value).denominator.bit_length()
+    # one more bit than needed where the quotient of the leading bits is below 1
+    exponent -= abs(value) < fractions.Fraction(2) ** exponent
+    unit = fractions.Fraction(2) ** (exponent - 23)
+    return round(value / unit) * unit
+
+  assert "fma.rn.f32 $0, e, $3, q" in mosaic_arithmetic._QUOTIENT
+  for _ in range(2000):
+    y = fractions.Fraction(float(np.float32(rng.uniform(1, 2))))
+    # near a quotient with few bits, where a code's tie is
+    near = float(rng.integers(1, 256)) / 16 * largest / 256
+    x = rounded(y * fractions.Fraction(near))
+    x += int(rng.integers(-2, 3)) * fractions.Fraction(2) ** -24 * x
+    x = rounded(x)
+    reciprocal = rounded(1 / y)
+    q = rounded(x * reciprocal)
+    for _ in range(2):
+      q = rounded(q + rounded(x - q * y) * reciprocal)
+    assert q == rounded(x / y)
+
+
+@pytest.mark.parametrize(
+  ("columns", "members", "vector"),
+  [(64, 1, 4), (4096, 1, 8), (5000, 1, 8), (11008, 2, 4), (12288, 2, 8), (24576, 4, 8)],
+)
+def test_a_row_is_shared_by_few_warpgroups(columns, members, vector):
+  share = hopper_rows.share_of(columns)
+  assert (share.members, share.vector) == (members, vector)
+  assert columns % vector == 0
+  assert share.stored // (128 * members) <= 48
+  assert share.stored < 1.05 * columns or columns < 1024
+
+
+@pytest.mark.parametrize(
+  ("columns", "matrices", "expected"),
+  [
+    (12288, 2, 4),
+    (11008, 2, 4),
+    (5000, 2, 8),
+    (4096, 2, 12),
+    (512, 2, 16),
+    (16384, 2, 3),
+    (32768, 2, 0),
+    (24576, 1, 4),
+    (100, 1, 0),
+    (56, 1, 0),
+    (0, 1, 0),
+  ],
+)
+def test_every_group_has_stages_of_its_own(columns, matrices, expected):
+  assert hopper_rows.stages(columns, matrices=matrices, shared_bytes=SHARED_BYTES) == expected
+
+
+@pytest.mark.parametrize(
+  ("shape", "dtype", "options", "reason"),
+  [
+    ((7239, 11008), "float32", {}, "rows of 16 bits"),
+    ((7239, 5001), "bfloat16", {}, "a multiple of 8 from 64 on"),
+    ((7239, 56), "bfloat16", {}, "a multiple of 8 from 64 on"),
+    ((7239, 32768), "bfloat16", {}, "have to fit in shared memory"),
+    ((7239, 4096), "bfloat16", {"config": RowConfig(1, 4096, 1)}, "follow from its columns"),
+  ],
+)
+@runs
+def test_what_it_refuses(shape, dtype, options, reason):
+  x = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+  with device.abstract_gpu(**H200), pytest.raises(NotImplementedError, match=reason):
+    explain(swiglu_quantize, x, x, implementation="mosaic_gpu", **options)
+
+
+def test_an_older_jax_and_another_device_are_refused_by_name(monkeypatch):
+  x = jax.ShapeDtypeStruct((7239, 4096), jnp.bfloat16)
+  with device.abstract_gpu(device_kind="NVIDIA A100-SXM4-80GB", num_cores=108):
+    assert "needs Hopper" in explain(quantize_rows, x).refused["mosaic_gpu"]
+  monkeypatch.setattr(compat, "CARRIES_ARRAYS", False)
+  with device.abstract_gpu(**H200):
+    assert "needs jax 0.11" in explain(quantize_rows, x).refused["mosaic_gpu"]
+
+
+@runs
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("columns", [4096, 5000, 11008, 12288])
+def test_long_rows_lower(columns, code):
+  x = jax.ShapeDtypeStruct((7239, columns), jnp.bfloat16)
+  options = {"dtype": code, "implementation": "mosaic_gpu"}
+  calls = (
+    (lambda *x: swiglu_quantize(*x, **options), (x, x)),
+    (lambda x: quantize_rows(x, **options), (x,)),
+  )
+  for call, operands in calls:
+    with device.abstract_gpu(**H200), jax.enable_x64(columns == 5000):
+      lowered = jax.jit(call).trace(*operands).lower(lowering_platforms=("cuda",))
+    assert "mosaic_gpu" in lowered.as_text()
+    assert "portable" not in lowered.as_text()
+
+
+@runs
+def test_it_runs_when_asked_for_by_name():
+  x = jax.ShapeDtypeStruct((7239, 4096), jnp.bfloat16)
+  with device.abstract_gpu(**H200):
+    assert (
+      explain(swiglu_quantize, x, x, implementation="mosaic_gpu").implementation == "mosaic_gpu"
+    )
+    assert "by name" in explain(swiglu_quantize, x, x).refused["mosaic_gpu"]
