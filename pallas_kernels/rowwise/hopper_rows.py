@@ -89,7 +89,8 @@ class _Kernel:
     spec: What it computes.
     matrices: That come in.
     rows: Of each.
-    share: How a group shares a row.
+    share: How a group of warpgroups shares a row.
+    groups: Of a thread block.
     programs: Thread blocks.
     stages: Of the ring.
   """
@@ -98,13 +99,14 @@ class _Kernel:
   matrices: int
   rows: int
   share: Share
+  groups: int
   programs: int
   stages: int
 
   @property
-  def groups(self) -> int:
-    """Of consumer warpgroups."""
-    return _CONSUMERS // self.share.members
+  def consumers(self) -> int:
+    """Warpgroups of all groups."""
+    return self.groups * self.share.members
 
   def arithmetic(self, *, ordinary: bool = False) -> Arithmetic:
     """What the spec computes with; see `MosaicArithmetic`."""
@@ -130,7 +132,7 @@ class _Kernel:
     steps = lax.div(self.rows - program + self.programs - 1, jnp.int32(self.programs))
     warpgroup = lax.axis_index("warpgroup")
 
-    @pl.when(warpgroup == _CONSUMERS)
+    @pl.when(warpgroup == self.consumers)
     def _memory() -> None:
       plgpu.set_max_registers(FEWEST_REGISTERS, action="decrease")
       self._clear(ring_rows)
@@ -157,9 +159,9 @@ class _Kernel:
       lax.fori_loop(jnp.int32(0), steps, one, None)
       ring.drain(steps)
 
-    @pl.when(warpgroup < _CONSUMERS)
+    @pl.when(warpgroup < self.consumers)
     def _consumer() -> None:
-      registers = consumer_registers(_CONSUMERS, producer=FEWEST_REGISTERS)
+      registers = consumer_registers(self.consumers, producer=FEWEST_REGISTERS)
       plgpu.set_max_registers(registers, action="increase")
       members = jnp.int32(self.share.members)
       group, member = lax.div(warpgroup, members), lax.rem(warpgroup, members)
@@ -256,15 +258,14 @@ def run(
   assert share is not None
   count = len(matrices)
   num_stages = stages(columns, matrices=count, shared_bytes=shared_bytes)
-  kernel = _Kernel(spec, count, rows, share, min(rows, cores), num_stages)
+  groups = _CONSUMERS // share.members
+  kernel = _Kernel(spec, count, rows, share, groups, min(rows, cores), num_stages)
   like = matrices[0]
   written = share.stored if interpreted else columns
   barriers = StageRing.barriers(
     num_stages=num_stages, copies=count * len(kernel.copies), consumers=share.members
   )
-  meet = (
-    [plgpu.Barrier(num_barriers=kernel.groups, num_arrivals=share.members)] if interpreted else []
-  )
+  meet = [plgpu.Barrier(num_barriers=groups, num_arrivals=share.members)] if interpreted else []
   codes, scales = plgpu.kernel(
     kernel.body,
     out_type=(
@@ -273,13 +274,13 @@ def run(
     ),
     scratch_types=(
       *(plgpu.SMEM((num_stages, share.stored), x.dtype) for x in matrices),
-      plgpu.SMEM((kernel.groups, 2, 2, share.warps), jnp.float32),
+      plgpu.SMEM((groups, 2, 2, share.warps), jnp.float32),
       *barriers,
       *meet,
     ),
     grid=(kernel.programs,),
     grid_names=("program",),
-    num_threads=_CONSUMERS + 1,
+    num_threads=kernel.consumers + 1,
     thread_name="warpgroup",
     compiler_params=plgpu.CompilerParams(
       lowering_semantics=plgpu.LoweringSemantics.Lane,

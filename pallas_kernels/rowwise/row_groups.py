@@ -24,9 +24,8 @@ from pallas_kernels.compat import arith, ir, llvm, memref, nvvm, vector
 _THREADS = 128
 _LANES = 32
 _WARPS = _THREADS // _LANES
-# Of the hardware's 16 barriers 0 is the block's; the next 8 at most are its warpgroups'.
+# Of the hardware's 16 barriers 0 is the block's, and 1 to 8 are its warpgroups', 8 at most.
 _FIRST_BARRIER = 9
-MOST_GROUPS = 16 - _FIRST_BARRIER
 # The larger of a number and |x|; of a NaN the number.
 _LARGER_MAGNITUDE = "{ .reg .f32 a; abs.f32 a, $2; max.f32 $0, $1, a; }"
 
