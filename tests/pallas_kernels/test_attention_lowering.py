@@ -260,6 +260,32 @@ def test_no_kernel_divides_by_what_is_not_a_constant(causal, case):
 
 
 @needs_triton_ir
+@pytest.mark.parametrize("seq_kv", [40, 64, 65])
+def test_the_biass_gradient_needs_no_more_shared_memory_than_that_of_queries(seq_kv):
+  """Of one block of keys it has Q and dO in stages too; the planner counts those of K and V."""
+  stages, block_q, block_kv = 4, 64, 64
+  config = AttentionConfig(
+    64, 32, stages, block_q_dkv=64, block_kv_dkv=64, block_q_dq=block_q, block_kv_dq=block_kv
+  )
+
+  def loss(q, k, v, bias):
+    call = attend(is_causal=False, config=config)
+    return call(q, k, v, bias=bias).astype(jnp.float32).sum()
+
+  bias = struct(1, 2, 40, seq_kv, dtype="float32")
+  with device.abstract_gpu(**H200):
+    *_, kernel = jax_private.triton_kernels(
+      jax.grad(loss, argnums=3), *operands(40, seq_kv, heads=2), bias
+    )
+  assert kernel.name == "attention_portable_dbias"
+  if seq_kv > block_kv:
+    assert kernel.num_stages == stages
+  else:
+    assert kernel.num_stages >= 1
+    assert kernel.num_stages * (block_q + block_kv) <= block_q + stages * block_kv
+
+
+@needs_triton_ir
 @pytest.mark.parametrize("paged", [False, True])
 def test_nor_does_decoding(paged):
   cache, table = struct(50, 64, 4, 80), struct(4, 9, dtype="int32")
