@@ -15,6 +15,7 @@ from pallas_kernels.hopper import refusals
 from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal, offset_refusal
 from pallas_kernels.rowwise import (
   hopper_rms_gradient,
+  hopper_rms_norm,
   hopper_rows,
   portable_elements,
   portable_rms_gradient,
@@ -22,6 +23,7 @@ from pallas_kernels.rowwise import (
   portable_transpose,
   rms_gradient,
   rms_gradient_tiles,
+  row_stream,
   xla,
 )
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
@@ -174,12 +176,11 @@ def _tile_refusal(
   return None if problem is None else planning.tile_refusal(one, problem, config, device)
 
 
-def _hopper_codes_refusal(
+def _hopper_rows_refusal(
   one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
 ) -> Refusal | None:
-  """Of codes and scales of rows, where rows pass through shared memory."""
+  """Of whole rows that pass through shared memory: their codes and scales, or rms_norm."""
   del problem
-  spec: RowCodes = request.spec
   found = refusals.device_refusal(one, device) or _count_refusal(request, sizes)
   if found is not None:
     return found
@@ -189,16 +190,42 @@ def _hopper_codes_refusal(
     return Refusal("option", refusals.OLDER_JAX)
   if request.config is not None:
     return Refusal("option", "config: the kernel's pieces of a row follow from its columns")
-  matrices = 2 if spec.swiglu else 1
-  if not hopper_rows.stages(sizes.columns, matrices=matrices, shared_bytes=_shared_bytes(device)):
+  found = _hopper_norm_refusal(request, sizes) if isinstance(request.spec, RmsNorm) else None
+  if found is not None:
+    return found
+  if not _row_stages(request, sizes, device):
     return Refusal(
       "option",
-      f"{sizes.columns} columns: the kernel takes a multiple of 8 from 64 on, and four rows"
-      f"{' of gate and of up' if spec.swiglu else ''} have to fit in shared memory",
+      f"{sizes.columns} columns: the kernel takes a multiple of 8 from 64 on, and two rows of all"
+      " operands for each group of warpgroups have to fit in shared memory",
     )
   if request.implementation is None:
     return Refusal("option", "the kernel runs when it is asked for by name")
   return None
+
+
+def _hopper_norm_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
+  """Of what rms_norm has beside rows."""
+  spec: RmsNorm = request.spec
+  if spec.quantized:
+    return Refusal("option", "codes have a second round, of the largest result")
+  if spec.num_splits is not None:
+    return Refusal("option", "num_splits: the kernel adds the squares of a row up as a whole")
+  for dtype in (*spec.out_dtypes, *spec.sum_dtypes):
+    if dtype.itemsize != 2:
+      return Refusal("dtype", f"{dtype.name}: the kernel has results of 16 bits")
+  if sizes.batch > 1:
+    return Refusal("option", f"a batch of {sizes.batch}: the kernel has one weight")
+  return None
+
+
+def _row_stages(request: RowRequest, sizes: Sizes, device: TargetDevice) -> int:
+  """Stages of a ring of rows; 0: there are too few."""
+  spec, shared = request.spec, _shared_bytes(device)
+  if isinstance(spec, RmsNorm):
+    matrices = 1 + len(spec.sum_dtypes)
+    return hopper_rms_norm.stages(sizes.columns, matrices=matrices, shared_bytes=shared)
+  return row_stream.stages(sizes.columns, matrices=1 + spec.swiglu, shared_bytes=shared)
 
 
 def _hopper_refusal(
@@ -321,7 +348,7 @@ def _run_hopper(
   )
 
 
-def _run_hopper_codes(
+def _run_hopper_rows(
   one: Implementation,
   request: RowRequest,
   operands: RowOperands,
@@ -329,13 +356,15 @@ def _run_hopper_codes(
   device: TargetDevice,
 ) -> Arrays:
   del config
-  return hopper_rows.run(
-    request.spec,
-    operands.matrices,
-    cores=_cores(device),
-    shared_bytes=_shared_bytes(device),
-    interpret=compat.gpu_interpret_params() if one.interpreted else None,
-  )
+  spec = request.spec
+  options: dict[str, Any] = {
+    "cores": _cores(device),
+    "shared_bytes": _shared_bytes(device),
+    "interpret": compat.gpu_interpret_params() if one.interpreted else None,
+  }
+  if isinstance(spec, RmsNorm):
+    return hopper_rms_norm.run(spec, operands.matrices, operands.others[0], **options)
+  return hopper_rows.run(spec, operands.matrices, **options)
 
 
 def _run_xla(
@@ -373,11 +402,11 @@ _RMS_GRADIENTS = (
   *_ROWS,
   Implementation("mosaic_gpu_interpret", schedule=None, refusal=_hopper_refusal, run=_run_hopper),
 )
-_CODES = (
-  Implementation("mosaic_gpu", schedule=None, refusal=_hopper_codes_refusal, run=_run_hopper_codes),
+_WHOLE_ROWS = (
+  Implementation("mosaic_gpu", schedule=None, refusal=_hopper_rows_refusal, run=_run_hopper_rows),
   *_ROWS,
   Implementation(
-    "mosaic_gpu_interpret", schedule=None, refusal=_hopper_codes_refusal, run=_run_hopper_codes
+    "mosaic_gpu_interpret", schedule=None, refusal=_hopper_rows_refusal, run=_run_hopper_rows
   ),
 )
 _TRANSPOSES = (_portable("triton", "shared_tile"), _XLA, _portable("interpret", "shared_tile"))
@@ -386,8 +415,8 @@ _TRANSPOSES = (_portable("triton", "shared_tile"), _XLA, _portable("interpret", 
 def _table(spec: Any) -> tuple[Implementation, ...]:
   if isinstance(spec, Transpose):
     return _TRANSPOSES
-  if isinstance(spec, RowCodes):
-    return _CODES
+  if isinstance(spec, _ROW_SPECS):
+    return _WHOLE_ROWS
   return _RMS_GRADIENTS if isinstance(spec, RmsNormGradient) else _ROWS
 
 

@@ -1,4 +1,4 @@
-"""Rows that warpgroups of a thread block share: their pieces, their largest number, their results.
+"""Rows that warpgroups of a thread block share: pieces, numbers of all of a row, results.
 
 A group is some neighbouring warpgroups. A row lies in shared memory as pieces of
 128 vectors, one for each thread of a warpgroup; the members of a group take the
@@ -7,7 +7,7 @@ pieces in turn. Interpreted all of this is plain JAX.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,8 @@ _WARPS = _THREADS // _LANES
 _FIRST_BARRIER = 9
 # The larger of a number and |x|; of a NaN the number.
 _LARGER_MAGNITUDE = "{ .reg .f32 a; abs.f32 a, $2; max.f32 $0, $1, a; }"
+_PLUS_SQUARE = "fma.rn.f32 $0, $2, $2, $1;"
+_SUM = "add.rn.f32 $0, $1, $2;"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Share:
     return [(i * self.members + member) * self.piece for i in range(self.pieces)]
 
   def load(self, row: Any, start: Any) -> jax.Array:
-    """A piece of a row of 16-bit numbers in shared memory, as float32."""
+    """A piece of a row in shared memory, as float32."""
     at = row.at[pl.ds(start, self.piece)]
     if self.interpreted:
       return at[...].astype(jnp.float32)
@@ -117,7 +119,7 @@ class Share:
     return widened(at)
 
   def store(self, block: jax.Array, row: Any, start: Any) -> None:
-    """A piece of a row of 8-bit results in global memory, as far as the row goes.
+    """A piece of a row of 8-bit or 16-bit results in global memory, as far as the row goes.
 
     Interpreted the row has all `stored` columns.
     """
@@ -129,14 +131,16 @@ class Share:
     def put(_: Any, block: Any, row: Any, start: Any) -> None:
       (register,), (first,) = block.registers.flat, start.registers.flat
       i32, i64 = (ir.IntegerType.get_signless(bits) for bits in (32, 64))
-      byte, word = (ir.IntegerType.get_signless(bits) for bits in (8, 8 * self.vector))
       column = arith.addi(first, arith.muli(_thread(_THREADS), mgpu_utils.c(self.vector, i32)))
+      bits = mgpu_utils.bitwidth(block.mlir_dtype)
+      element = ir.IntegerType.get_signless(bits)
+      words = ir.VectorType.get((self.vector * bits // 32,), i32)
 
       def write() -> None:
         place = mgpu_utils.getelementptr(
-          mgpu_utils.memref_ptr(row), [arith.extui(i64, column)], byte
+          mgpu_utils.memref_ptr(row), [arith.extui(i64, column)], element
         )
-        llvm.store(mgpu_utils.bitcast(register, word), place, alignment=self.vector)
+        llvm.store(mgpu_utils.bitcast(register, words), place, alignment=self.vector * bits // 8)
 
       if self.columns == self.stored:
         write()
@@ -163,25 +167,72 @@ class Share:
         before the members have met once more.
       meet: A barrier with an arrival for each member; the interpreter's alone.
     """
-    found = self._largest(pieces, member, scratch.at[0], meet)
+    found = self.largest(pieces, member, scratch.at[0], meet)
     finite = found < jnp.inf
 
     def again() -> jax.Array:
       kept = [jnp.where(jnp.abs(x) < jnp.inf, x, 0.0) for x in pieces]
-      return self._largest(kept, member, scratch.at[1], meet)
+      return self.largest(kept, member, scratch.at[1], meet)
 
     return lax.cond(finite, lambda: found, again), finite
 
-  def _largest(
-    self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any
-  ) -> jax.Array:
-    """max |x| of those that are no NaN, or 0."""
+  def largest(self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any) -> jax.Array:
+    """max |x| over the numbers of a row that are no NaN, or 0; arguments of `largest_magnitude`."""
     if self.interpreted:
       magnitudes = [jnp.where(x == x, jnp.abs(x), 0.0) for x in pieces]
-      scratch[member] = jnp.max(functools.reduce(jnp.maximum, magnitudes))
-      plgpu.barrier_arrive(meet)
-      plgpu.barrier_wait(meet)
-      return functools.reduce(jnp.maximum, [scratch[i] for i in range(self.members)])
+      found = jnp.max(functools.reduce(jnp.maximum, magnitudes))
+      return functools.reduce(jnp.maximum, self._interpreted(found, member, scratch, meet))
+
+    def of_a_warp(mine: Any) -> Any:
+      # numbers that are not negative have the order of their bits
+      i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
+      bits = arith.bitcast(i32, mine)
+      everyone = mgpu_utils.c(-1, i32)
+      return arith.bitcast(f32, mgpu_utils.redux(bits, everyone, mgpu_utils.ReductionKind.UMAX))
+
+    return self._exchanged(pieces, scratch, _LARGER_MAGNITUDE, _LARGER_MAGNITUDE, of_a_warp)
+
+  def square_sum(
+    self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any = None
+  ) -> jax.Array:
+    """Σ x² over the row, in an order that its columns fix; arguments of `largest_magnitude`."""
+    if self.interpreted:
+      found = jnp.sum(functools.reduce(jnp.add, [x * x for x in pieces]))
+      return functools.reduce(jnp.add, self._interpreted(found, member, scratch, meet))
+
+    def of_a_warp(mine: Any) -> Any:
+      distance = _LANES // 2
+      while distance:
+        mine = arith.addf(mine, mgpu_utils.shfl_bfly(mine, distance))
+        distance //= 2
+      return mine
+
+    return self._exchanged(pieces, scratch, _PLUS_SQUARE, _SUM, of_a_warp)
+
+  def _interpreted(self, found: jax.Array, member: Any, scratch: Any, meet: Any) -> list[jax.Array]:
+    """What each member found."""
+    scratch[member] = found
+    plgpu.barrier_arrive(meet)
+    plgpu.barrier_wait(meet)
+    return [scratch[i] for i in range(self.members)]
+
+  def _exchanged(
+    self,
+    pieces: Sequence[jax.Array],
+    scratch: Any,
+    take: str,
+    combine: str,
+    of_a_warp: Callable[[Any], Any],
+  ) -> jax.Array:
+    """One number of all numbers of a row, the same in every thread.
+
+    Args:
+      pieces: A member's.
+      scratch: A number for each warp of the group.
+      take: The instruction that adds a number $2 to what was found of others, $1.
+      combine: That of two such findings.
+      of_a_warp: The same of a warp's threads, in all of them.
+    """
 
     @plgpu.inline_mgpu(
       arg_types=(*(self._block for _ in pieces), plgpu.RefType()),
@@ -190,18 +241,16 @@ class Share:
     def exchange(_: Any, *arguments: Any) -> Any:
       *blocks, shared = arguments
       i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()
-      mine = arith.bitcast(i32, _of_a_thread([block.registers.flat[0] for block in blocks]))
-      # numbers that are not negative have the order of their bits
-      everyone = mgpu_utils.c(-1, i32)
-      mine = mgpu_utils.redux(mine, everyone, mgpu_utils.ReductionKind.UMAX)
+      mine = of_a_warp(_of_a_thread([x.registers.flat[0] for x in blocks], take, combine))
       warp = arith.divui(_thread(self.warps * _LANES), mgpu_utils.c(_LANES, i32))
-      memref.store(arith.bitcast(f32, mine), shared, [arith.index_castui(index, warp)])
+      # every lane of a warp has the same number
+      memref.store(mine, shared, [arith.index_castui(index, warp)])
       self._meet()
       four = ir.VectorType.get((_WARPS,), f32)
       parts = [
         vector.load(four, shared, [mgpu_utils.c(i * _WARPS, index)]) for i in range(self.members)
       ]
-      found = _of_a_thread(parts)
+      found = _of_a_thread(parts, combine, combine)
       return mgpu.FragmentedArray.splat(found, (), mgpu.WGSplatFragLayout(()))
 
     return exchange(*pieces, scratch)
@@ -224,13 +273,13 @@ def _thread(count: int) -> Any:
   return arith.remui(mgpu_utils.thread_idx(), mgpu_utils.c(count, i32))
 
 
-def _of_a_thread(registers: Sequence[Any]) -> Any:
-  """The largest magnitude in registers of float32 vectors, which have one size."""
+def _of_a_thread(registers: Sequence[Any], take: str, combine: str) -> Any:
+  """What instructions make of registers of float32 vectors, which have one size, beginning at 0."""
   (size,) = ir.VectorType(registers[0].type).shape
   f32 = ir.F32Type.get()
 
-  def larger(number: Any, x: Any) -> Any:
-    return llvm.inline_asm(f32, [number, x], _LARGER_MAGNITUDE, "=f,f,f")
+  def made(text: str, found: Any, x: Any) -> Any:
+    return llvm.inline_asm(f32, [found, x], text, "=f,f,f")
 
   # a chain for each place of a vector
   found = [mgpu_utils.c(0.0, f32)] * size
@@ -238,7 +287,7 @@ def _of_a_thread(registers: Sequence[Any]) -> Any:
     elements = [
       vector.extract(register, dynamic_position=[], static_position=[i]) for i in range(size)
     ]
-    found = [larger(number, x) for number, x in zip(found, elements, strict=True)]
+    found = [made(take, number, x) for number, x in zip(found, elements, strict=True)]
   while len(found) > 1:
-    found = [larger(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
+    found = [made(combine, a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
   return found[0]

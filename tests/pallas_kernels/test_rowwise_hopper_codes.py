@@ -12,7 +12,7 @@ from rowwise_cases import arrays, normal
 
 import reference
 from pallas_kernels import RowConfig, compat, device, explain, quantize_rows, swiglu_quantize
-from pallas_kernels.rowwise import hopper_rows, implementations, mosaic_arithmetic
+from pallas_kernels.rowwise import implementations, mosaic_arithmetic, row_stream
 
 CPU = jax.default_backend() == "cpu"
 NAME = "mosaic_gpu_interpret" if CPU else "mosaic_gpu"
@@ -152,7 +152,7 @@ def test_an_ordinary_quotient_is_refined_to_the_nearest(largest, rng):
   [(64, 1, 4), (4096, 1, 8), (5000, 1, 8), (11008, 2, 4), (12288, 2, 8), (24576, 4, 8)],
 )
 def test_a_row_is_shared_by_few_warpgroups(columns, members, vector):
-  share = hopper_rows.share_of(columns)
+  share = row_stream.share_of(columns)
   assert (share.members, share.vector) == (members, vector)
   assert columns % vector == 0
   assert share.stored // (128 * members) <= 48
@@ -170,13 +170,14 @@ def test_a_row_is_shared_by_few_warpgroups(columns, members, vector):
     (16384, 2, 3),
     (32768, 2, 0),
     (24576, 1, 4),
+    (40960, 1, 0),
     (100, 1, 0),
     (56, 1, 0),
     (0, 1, 0),
   ],
 )
 def test_every_group_has_stages_of_its_own(columns, matrices, expected):
-  assert hopper_rows.stages(columns, matrices=matrices, shared_bytes=SHARED_BYTES) == expected
+  assert row_stream.stages(columns, matrices=matrices, shared_bytes=SHARED_BYTES) == expected
 
 
 @pytest.mark.parametrize(

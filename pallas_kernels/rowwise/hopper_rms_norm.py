@@ -1,0 +1,160 @@
+"""rms_norm on Hopper: rows by TMA, read once (Pallas Mosaic GPU).
+
+As `row_stream` says, of a row
+
+    x, x + residual    from shared memory into registers; the sum to global memory
+    Σ x²               exchanged by the warps of the group
+    results            from registers, and weights in shared memory, to global memory
+
+Where the sum of squares says that some may have overflowed or vanished, the row,
+which is still in registers, is gone through again with a power of two.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels import sharding
+from pallas_kernels.rowwise import inverse_rms, row_stream
+from pallas_kernels.rowwise.inverse_rms import InverseRms
+from pallas_kernels.rowwise.row_stream import RowStream, Turn, share_of
+from pallas_kernels.rowwise.specs import Blocks, Part, RmsNorm
+
+# Of the weights, which are float32 or narrower.
+_WEIGHT_BYTES = 4
+
+
+def stages(columns: int, *, matrices: int, shared_bytes: int) -> int:
+  """`row_stream.stages` beside the weights."""
+  return row_stream.stages(
+    columns, matrices=matrices, shared_bytes=shared_bytes, column_bytes=_WEIGHT_BYTES
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+  """One instance: what it computes, and of which rows."""
+
+  spec: RmsNorm
+  stream: RowStream
+
+  def body(self, *refs: Any) -> None:
+    """What every warpgroup of every thread block runs."""
+    count, outs = self.stream.matrices, 1 + len(self.spec.sum_dtypes)
+    matrices, (weight, *results) = refs[:count], refs[count : count + 1 + outs]
+    weights, arrived, *scratch = refs[count + 1 + outs :]
+
+    def copy_weights() -> None:
+      self.stream.clear(weights)
+      self.stream.copy(weight, weights, arrived)
+
+    def values(blocks: Blocks) -> jax.Array:
+      return self.spec.values(blocks, self.stream.arithmetic())[0]
+
+    def finish(turn: Turn, kept: list[jax.Array]) -> None:
+      self._finish(turn, kept, weights, results)
+
+    self.stream.run(
+      matrices,
+      scratch,
+      values=values,
+      finish=finish,
+      before_rows=copy_weights,
+      before_turns=lambda: plgpu.barrier_wait(arrived),
+    )
+
+  def _finish(
+    self, turn: Turn, kept: list[jax.Array], weights: Any, results: Sequence[Any]
+  ) -> None:
+    """Stores a member's results of a row."""
+    share = self.stream.share
+    pieces = list(zip(share.starts(turn.member), kept, strict=True))
+    for dtype, summed in zip(self.spec.sum_dtypes, results[1:], strict=True):
+      for start, block in pieces:
+        # rounded to it before: exact
+        share.store(block.astype(dtype), summed.at[turn.row], start)
+    inverse = self._inverse(turn, kept)
+    for start, block in pieces:
+      part = Part(block, (share.load(weights, start),))
+      (found,) = self.spec.finish(part, [inverse], self.stream.arithmetic())
+      share.store(found, results[0].at[turn.row], start)
+
+  def _inverse(self, turn: Turn, kept: list[jax.Array]) -> InverseRms:
+    """The inverse root of the row's mean square."""
+    share, eps = self.stream.share, self.spec.eps
+    mean = 1.0 / share.columns
+
+    def square_sum(pieces: list[jax.Array]) -> jax.Array:
+      return share.square_sum(pieces, turn.member, turn.exchange.at[0], turn.meet)
+
+    square = square_sum(kept)
+
+    def at_once() -> tuple[jax.Array, jax.Array]:
+      return jnp.ones_like(square), lax.rsqrt(square * mean + eps)
+
+    def of_any() -> tuple[jax.Array, jax.Array]:
+      largest = share.largest(kept, turn.member, turn.exchange.at[1], turn.meet)
+      power = inverse_rms.coarse_power(jnp.maximum(largest, math.sqrt(eps)))
+      scaled = square_sum([x * power for x in kept])
+      return power, lax.rsqrt(scaled * mean + (power * eps) * power)
+
+    return InverseRms(*lax.cond(inverse_rms.is_plain(square, eps=eps), at_once, of_any))
+
+
+def run(
+  spec: RmsNorm,
+  matrices: Sequence[jax.Array],
+  weight: jax.Array,
+  *,
+  cores: int,
+  shared_bytes: int,
+  interpret: Any = None,
+) -> tuple[jax.Array, ...]:
+  """The normalised rows, and x + residual where there is one.
+
+  Args:
+    spec: What to compute, of 16-bit results.
+    matrices: [1, rows, columns] each, of 16-bit elements, sizes at least 1 and such
+      that there are `stages`.
+    weight: [1, 1, columns].
+    cores: Streaming multiprocessors.
+    shared_bytes: Of a thread block.
+    interpret: None to compile, or the interpreter's parameters.
+  """
+  like = matrices[0]
+  _, rows, columns = like.shape
+  interpreted = interpret is not None
+  share = share_of(columns, interpreted=interpreted)
+  assert share is not None
+  stream = RowStream.create(
+    share,
+    matrices=len(matrices),
+    rows=rows,
+    cores=cores,
+    shared_bytes=shared_bytes,
+    column_bytes=_WEIGHT_BYTES,
+  )
+  if weight.dtype.itemsize != 2:
+    weight = weight.astype(jnp.float32)
+  written = share.stored if interpreted else columns
+  found = plgpu.kernel(
+    _Kernel(spec, stream).body,
+    out_type=tuple(
+      sharding.out_struct((rows, written), dtype, like)
+      for dtype in (*spec.out_dtypes, *spec.sum_dtypes)
+    ),
+    scratch_types=(
+      plgpu.SMEM((share.stored,), weight.dtype),
+      plgpu.Barrier(num_arrivals=len(stream.copies)),
+      *stream.scratch([x.dtype for x in matrices]),
+    ),
+    interpret=interpret,
+    **stream.kernel_params(),
+  )(*(x.reshape(rows, columns) for x in matrices), weight.reshape(columns))
+  return tuple(out[:, :columns].reshape(like.shape) for out in found)

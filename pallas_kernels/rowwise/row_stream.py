@@ -1,0 +1,276 @@
+"""Rows on their way through shared memory: what every Hopper kernel of whole rows does.
+
+A thread block for each core stays and takes every n-th row, n the number of blocks.
+Its memory warpgroup copies rows into a ring of stages in shared memory; groups of
+consumer warpgroups take whole rows in their turn, and let go of a stage as soon as
+they have what they compute with in registers.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from hw_profiles.capacity.warpgroups import FEWEST_REGISTERS, consumer_registers
+from pallas_kernels.hopper.fence import fence_smem
+from pallas_kernels.hopper.ring import StageRing
+from pallas_kernels.rowwise.arithmetic import INTERPRETED, Arithmetic
+from pallas_kernels.rowwise.mosaic_arithmetic import MosaicArithmetic
+from pallas_kernels.rowwise.row_groups import Share
+from pallas_kernels.rowwise.warpgroup_sums import clear
+
+# Consumer warpgroups, in groups of 1, 2 or 4; a thread has 112 registers. Every member of a group
+# pays what a row costs beside its numbers, some 95 instructions a warp where 32 numbers of a codec
+# cost 576, so that few share one.
+_CONSUMERS = 4
+_MOST_NUMBERS = 48
+# Of a thread, where all share a row.
+_LARGEST_SHARE = 64
+# A copy has as many bytes for each thread of the memory warpgroup: 64 columns are 128 B. What is
+# left of a row comes with a copy of its last 64, in part once more.
+_COPIED = 64
+# Vectors of results begin at multiples of their size in every row.
+_COLUMNS_STEP = 8
+_VECTORS = (8, 4)
+_MOST_STAGES = 16
+# Beside the ring: barriers, what warps exchange.
+_OTHER_BYTES = 2048
+
+
+def members_of(columns: int) -> int:
+  """Warpgroups that share a row: as many as have room for its numbers, or all."""
+  for members in (1, 2):
+    if columns <= members * 128 * _MOST_NUMBERS:
+      return members
+  return _CONSUMERS
+
+
+def share_of(columns: int, *, interpreted: bool = False) -> Share | None:
+  """The pieces with the fewest zeros beyond the row's end; None: the kernels take no such row."""
+  if not _COPIED <= columns <= _CONSUMERS * 128 * _LARGEST_SHARE or columns % _COLUMNS_STEP:
+    return None
+  members = members_of(columns)
+  found = [Share(columns, members, vector, interpreted) for vector in _VECTORS]
+  return min(found, key=lambda one: (one.stored, -one.vector))
+
+
+def stages(columns: int, *, matrices: int, shared_bytes: int, column_bytes: int = 0) -> int:
+  """Stages of a 16-bit row of each matrix that fit; 0: too few, or no such row.
+
+  A multiple of the groups, each of which thus has stages of its own, and two for
+  each: one is read while the other is filled.
+
+  Args:
+    columns: Of a row.
+    matrices: That come in.
+    shared_bytes: Of a thread block.
+    column_bytes: What a column takes beside the ring.
+  """
+  share = share_of(columns)
+  if share is None:
+    return 0
+  groups = _CONSUMERS // share.members
+  room = shared_bytes - _OTHER_BYTES - column_bytes * share.stored
+  found = min(room // (2 * share.stored * matrices), _MOST_STAGES) // groups * groups
+  return found if found >= 2 * groups else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+  """A row that a group has, as one of its members sees it.
+
+  Attributes:
+    row: Its number.
+    member: Which of the group's warpgroups.
+    exchange: Shared memory [2, warps] of the group, which the next row's has not.
+    meet: A barrier of the group's members; the interpreter's alone, else None.
+  """
+
+  row: Any
+  member: Any
+  exchange: Any
+  meet: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class RowStream:
+  """One instance.
+
+  Attributes:
+    matrices: That come in.
+    rows: Of each.
+    share: How a group of warpgroups shares a row.
+    groups: Of a thread block.
+    programs: Thread blocks.
+    stages: Of the ring.
+  """
+
+  matrices: int
+  rows: int
+  share: Share
+  groups: int
+  programs: int
+  stages: int
+
+  @staticmethod
+  def create(
+    share: Share, *, matrices: int, rows: int, cores: int, shared_bytes: int, column_bytes: int = 0
+  ) -> "RowStream":
+    """That of a row that there are `stages` for."""
+    num_stages = stages(
+      share.columns, matrices=matrices, shared_bytes=shared_bytes, column_bytes=column_bytes
+    )
+    return RowStream(
+      matrices, rows, share, _CONSUMERS // share.members, min(rows, cores), num_stages
+    )
+
+  @property
+  def consumers(self) -> int:
+    """Warpgroups of all groups."""
+    return self.groups * self.share.members
+
+  def arithmetic(self, *, ordinary: bool = False) -> Arithmetic:
+    """What specs compute with; see `MosaicArithmetic`."""
+    if self.share.interpreted:
+      return INTERPRETED
+    return MosaicArithmetic(vector_size=self.share.vector, ordinary=ordinary)
+
+  @property
+  def copies(self) -> list[tuple[int, int]]:
+    """First columns and sizes of the copies of a row."""
+    columns = self.share.columns
+    whole = columns // _COPIED * _COPIED
+    return [(0, whole)] + ([(columns - _COPIED, _COPIED)] if whole < columns else [])
+
+  def scratch(self, dtypes: Sequence[Any]) -> tuple[Any, ...]:
+    """What `run` has for `scratch`, of matrices of these dtypes."""
+    share = self.share
+    barriers = StageRing.barriers(
+      num_stages=self.stages, copies=self.matrices * len(self.copies), consumers=share.members
+    )
+    meet = plgpu.Barrier(num_barriers=self.groups, num_arrivals=share.members)
+    return (
+      *(plgpu.SMEM((self.stages, share.stored), dtype) for dtype in dtypes),
+      plgpu.SMEM((self.groups, 2, 2, share.warps), jnp.float32),
+      *barriers,
+      *([meet] if share.interpreted else []),
+    )
+
+  def run(
+    self,
+    matrices: Sequence[Any],
+    scratch: Sequence[Any],
+    *,
+    values: Callable[[tuple[Any, ...]], Any],
+    finish: Callable[[Turn, list[Any]], None],
+    before_rows: Callable[[], None] = lambda: None,
+    before_turns: Callable[[], None] = lambda: None,
+  ) -> None:
+    """What every warpgroup of every thread block runs.
+
+    Args:
+      matrices: Global references [rows, columns].
+      scratch: References of `scratch`.
+      values: (a piece of a row of each matrix, float32) -> what is kept of it.
+      finish: Of a turn and what a member has of its row: stores the results.
+      before_rows: What the memory warpgroup does first.
+      before_turns: What the consumers do first.
+    """
+    ring_rows, (exchange, full, empty, *meet) = (
+      scratch[: self.matrices], scratch[self.matrices :],
+    )  # fmt: skip
+    program = lax.axis_index("program")
+    ring = StageRing(self.stages, full, empty)
+    steps = lax.div(self.rows - program + self.programs - 1, jnp.int32(self.programs))
+    warpgroup = lax.axis_index("warpgroup")
+
+    @pl.when(warpgroup == self.consumers)
+    def _memory() -> None:
+      plgpu.set_max_registers(FEWEST_REGISTERS, action="decrease")
+      before_rows()
+      for rows in ring_rows:
+        for stage in range(self.stages):
+          self.clear(rows.at[stage])
+      plgpu.commit_smem()
+
+      def one(step: Any, _: None) -> None:
+        row = program + step * self.programs
+
+        def copy(stage: Any, arrived: Any) -> None:
+          # the consumers' loads, of which `empty` told, before what the copy writes: here no one
+          # waits for it
+          fence_smem(interpreted=self.share.interpreted)
+          for matrix, there in zip(matrices, ring_rows, strict=True):
+            self.copy(matrix.at[row], there.at[stage], arrived)
+
+        ring.fill(step, copy)
+
+      lax.fori_loop(jnp.int32(0), steps, one, None)
+      ring.drain(steps)
+
+    @pl.when(warpgroup < self.consumers)
+    def _consumer() -> None:
+      registers = consumer_registers(self.consumers, producer=FEWEST_REGISTERS)
+      plgpu.set_max_registers(registers, action="increase")
+      before_turns()
+      members = jnp.int32(self.share.members)
+      group, member = lax.div(warpgroup, members), lax.rem(warpgroup, members)
+      turns = lax.div(steps - group + self.groups - 1, jnp.int32(self.groups))
+
+      def one(turn: Any, _: None) -> None:
+        step = turn * self.groups + group
+        stage = ring.wait(step)
+        kept = [
+          values(tuple(self.share.load(x.at[stage], start) for x in ring_rows))
+          for start in self.share.starts(member)
+        ]
+        ring.release(step)
+        exchanged = exchange.at[group, lax.rem(turn, jnp.int32(2))]
+        row = program + step * self.programs
+        finish(Turn(row, member, exchanged, meet[0].at[group] if meet else None), kept)
+
+      lax.fori_loop(jnp.int32(0), turns, one, None)
+
+  def copy(self, row: Any, there: Any, arrived: Any) -> None:
+    """A row from global memory, in as many arrivals as there are `copies`."""
+    for start, size in self.copies:
+      at = pl.ds(start, size)
+      plgpu.copy_gmem_to_smem(
+        row.at[at], there.at[at], arrived, oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS
+      )
+
+  def clear(self, there: Any) -> None:
+    """Zeros beyond the end of a row in shared memory, where no copy goes.
+
+    Their reader waits for a copy that is issued later, at a barrier where every
+    thread that wrote them arrives.
+    """
+    share = self.share
+    if share.stored > share.columns:
+      beyond = there.at[pl.ds(share.columns, share.stored - share.columns)]
+      clear(beyond, interpreted=share.interpreted)
+
+  @staticmethod
+  def compiler_params() -> Any:
+    """Of `plgpu.kernel`."""
+    return plgpu.CompilerParams(
+      lowering_semantics=plgpu.LoweringSemantics.Lane,
+      approx_math=True,
+      # rows are written by copies alone, of which a barrier tells; what is exchanged has its own
+      unsafe_no_auto_barriers=True,
+      reduction_scratch_bytes=0,
+    )
+
+  def kernel_params(self) -> dict[str, Any]:
+    """Grid and threads, for `plgpu.kernel`."""
+    return {
+      "grid": (self.programs,),
+      "grid_names": ("program",),
+      "num_threads": self.consumers + 1,
+      "thread_name": "warpgroup",
+      "compiler_params": self.compiler_params(),
+    }

@@ -1,0 +1,121 @@
+"""The Hopper kernel of rms_norm, interpreted or on a GPU; what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rowwise_cases import arrays, normal, rms_norm
+
+import reference
+from pallas_kernels import RowConfig, compat, device, explain
+from pallas_kernels.rowwise import hopper_rms_norm, implementations
+
+CPU = jax.default_backend() == "cpu"
+NAME = "mosaic_gpu_interpret" if CPU else "mosaic_gpu"
+SHARED_BYTES = 232448
+H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
+pytestmark = [] if CPU else [pytest.mark.gpu]
+runs = pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+
+
+@pytest.fixture
+def cores(monkeypatch):
+  """Makes a CPU one of two cores, so that a block has several rows."""
+  if CPU:
+    monkeypatch.setattr(implementations, "_cores", lambda _: 2)
+
+
+@runs
+@pytest.mark.parametrize(
+  ("rows", "columns", "dtype", "weight_dtype"),
+  [
+    (11, 1024, "bfloat16", "bfloat16"),  # more rows than blocks
+    (1, 2048, "float16", "float32"),  # one row: most groups have none
+    (45, 512, "bfloat16", "float32"),  # more turns than stages
+    (5, 7168, "bfloat16", "bfloat16"),  # warpgroups share a row
+  ],
+)
+def test_rows_and_their_sums(rows, columns, dtype, weight_dtype, cores, races, rng):
+  x, residual = normal(rng, rows, columns, dtype=dtype), normal(rng, rows, columns, dtype=dtype)
+  weight = normal(rng, columns, dtype=weight_dtype)
+  out, total = rms_norm(x, weight, residual=residual, implementation=NAME)
+  assert not races()
+  np.testing.assert_array_equal(*arrays(total, x + residual))
+  reference.assert_rms_norm_close(*arrays(out, total, weight))
+
+
+@runs
+@pytest.mark.parametrize("columns", [72, 5000])
+def test_rows_of_any_multiple_of_eight_and_the_other_convention(columns, cores, rng):
+  x, weight = normal(rng, 5, columns), normal(rng, columns)
+  options = {"eps": 0.125, "weight_offset": 1.0, "cast_before_weight": True}
+  out = rms_norm(x, weight, implementation=NAME, **options)
+  reference.assert_rms_norm_close(*arrays(out, x, weight), **options)
+
+
+@runs
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+def test_squares_neither_overflow_nor_vanish(eps, cores, rng):
+  scales = np.array([1e30, 3e38 / 8, 1e-30, 2.0**-116, 1, 0])[: 5 if eps == 0.0 else 6]
+  x = jnp.asarray(rng.standard_normal((len(scales), 512)) * scales[:, None], jnp.bfloat16)
+  weight = jnp.ones(512, jnp.bfloat16)
+  out = rms_norm(x, weight, eps=eps, implementation=NAME)
+  reference.assert_rms_norm_close(*arrays(out, x, weight), eps=eps)
+
+
+@runs
+def test_a_row_with_a_nan_or_an_infinity_is_the_portable_kernels(cores, rng):
+  x = np.array(normal(rng, 4, 256, dtype="float32"))
+  x[1, 3], x[2, 5], x[3] = np.nan, -np.inf, np.inf
+  x = jnp.asarray(x, jnp.bfloat16)
+  weight = normal(rng, 256)
+  found = rms_norm(x, weight, implementation=NAME)
+  portable = rms_norm(x, weight, implementation="interpret" if CPU else "triton")
+  np.testing.assert_array_equal(np.isnan(found), np.isnan(portable))
+  np.testing.assert_array_equal(*arrays(found[2] == 0, portable[2] == 0))
+  assert np.all(np.isfinite(np.asarray(found[0], np.float32)))
+
+
+@pytest.mark.parametrize(
+  ("columns", "matrices", "expected"),
+  [(12288, 1, 6), (11008, 2, 4), (5000, 2, 8), (4096, 2, 12), (12288, 2, 0), (100, 1, 0)],
+)
+def test_every_group_has_stages_of_its_own_beside_the_weights(columns, matrices, expected):
+  found = hopper_rms_norm.stages(columns, matrices=matrices, shared_bytes=SHARED_BYTES)
+  assert found == expected
+
+
+@runs
+@pytest.mark.parametrize(
+  ("columns", "dtype", "options", "reason"),
+  [
+    (4096, "float32", {}, "rows of 16 bits"),
+    (4096, "bfloat16", {"out_dtype": "float32"}, "results of 16 bits"),
+    (4096, "bfloat16", {"quantize_dtype": "int8"}, "a second round"),
+    (4096, "bfloat16", {"num_splits": 2}, "num_splits"),
+    (4096, "bfloat16", {"config": RowConfig(1, 4096, 1)}, "follow from its columns"),
+    (5001, "bfloat16", {}, "a multiple of 8 from 64 on"),
+    (12288, "bfloat16", {"residual": True}, "have to fit in shared memory"),
+  ],
+)
+def test_what_it_refuses(columns, dtype, options, reason):
+  x, weight = (jax.ShapeDtypeStruct(s, jnp.dtype(dtype)) for s in ((7239, columns), (columns,)))
+  options = {k: x if k == "residual" else v for k, v in options.items()}
+  with device.abstract_gpu(**H200), pytest.raises(NotImplementedError, match=reason):
+    explain(rms_norm.__wrapped__, x, weight, implementation="mosaic_gpu", **options)
+
+
+@runs
+@pytest.mark.parametrize("columns", [4096, 5000, 11008])
+def test_long_rows_lower_with_gradients_of_their_own(columns):
+  def loss(x, residual, weight):
+    out, total = rms_norm.__wrapped__(x, weight, residual=residual, implementation="mosaic_gpu")
+    return out.astype(jnp.float32).sum() + total.astype(jnp.float32).sum()
+
+  x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((7239, columns), (columns,)))
+  with device.abstract_gpu(**H200), jax.enable_x64(columns == 5000):
+    lowered = jax.jit(loss).trace(x, x, weight).lower(lowering_platforms=("cuda",))
+    assert "by name" in explain(rms_norm.__wrapped__, x, weight).refused["mosaic_gpu"]
+  text = lowered.as_text()
+  assert "mosaic_gpu" in text
+  assert "portable" not in text
