@@ -46,6 +46,8 @@ GRADIENT_COLUMNS = 64
 _DEFAULT_MOST_CONSUMERS = 3
 # Head sizes of Q and V together up to which the exponentials take as long as the products.
 FREE_DIMS = 128
+# Keys of a step up to which a thread holds their float32 weights until the next; see `sums_late`.
+_LATE_KEYS = 128
 # A buffer of shared memory begins where a 128 B swizzle pattern does, every eight rows of it.
 SHARED_ALIGNMENT_BYTES = 1024
 # "full" and "empty" of each slot of each ring, 8 B each, and "full" of what is kept.
@@ -83,27 +85,29 @@ def padded_dim(dim: int) -> int:
   return round_up(dim, WGMMA_DEPTH)
 
 
-def awaits_keys_early(*, head_dim: int, value_dim: int, num_stages: int) -> bool:
-  """Whether the forward kernel waits for the next block's K before the products of V.
+def sums_late(*, head_dim: int, value_dim: int, num_stages: int, block_kv: int) -> bool:
+  """Whether the forward kernel adds up the weights of a block in the step after.
 
-  With head sizes of 64 the exponentials take as long as the products. ptxas moves
-  the wait for the products before the first of them, unless a loop lies between,
-  as the wait for K is: with it, and by turns, 1262 us against 1286 at 2 x 8192, 32
-  heads, causal, on an H200 (1333 without turns). With 128 there is less to hide,
-  and it costs 911 against 823. One stage is not let go of before.
+  With head sizes of 64 the exponentials take as long as the products, and ptxas
+  has each wait for the addition of one before. Without additions between them
+  they follow one another every 8 cycles, as fast as the unit makes them, and the
+  additions are made while the next scores are: 1197 us against 1259 at 2 x 8192,
+  32 heads, causal, on an H200, and 2466 against 2647 without a mask. It takes the
+  next keys and values a step early, which are there only with more than two
+  stages (with two 1499 us), and registers for a block's float32 weights, of 128
+  keys at most.
   """
-  return num_stages > 1 and head_dim + value_dim <= FREE_DIMS
+  return num_stages > 2 and block_kv <= _LATE_KEYS and head_dim + value_dim <= FREE_DIMS
 
 
-def takes_turns(consumers: int, *, head_dim: int, value_dim: int, num_stages: int) -> bool:
+def takes_turns(consumers: int, *, head_dim: int, value_dim: int) -> bool:
   """Whether consumers of the forward kernel issue their products by turns.
 
-  With head sizes of 64, where nothing keeps the exponentials under the products,
-  waiting for a turn costs more than it hides: 412 against 428 TFLOP/s at 8192
-  causal on an H200; with 128 it gives 694 against 667.
+  With head sizes of 64, where exponentials take as long as products, waiting for
+  a turn costs more than it hides: 1231 us against 1197 at 2 x 8192, 32 heads,
+  causal, on an H200; with 128 it gives 694 TFLOP/s against 667.
   """
-  early = awaits_keys_early(head_dim=head_dim, value_dim=value_dim, num_stages=num_stages)
-  return consumers > 1 and (early or head_dim + value_dim > FREE_DIMS)
+  return consumers > 1 and head_dim + value_dim > FREE_DIMS
 
 
 def gradient_slots(consumers: int) -> int:
@@ -160,12 +164,7 @@ def pass_shared_buffers(one: AttentionPass) -> dict[str, tuple[int, int]]:
     # "full" and "empty" of Q, and the turn where there is one, of each consumer
     consumers = consumer_warpgroups(one)
     head_dim, value_dim = (dim for _, dim in one.streamed)
-    turns = takes_turns(
-      consumers,
-      head_dim=padded_dim(head_dim),
-      value_dim=padded_dim(value_dim),
-      num_stages=stages,
-    )
+    turns = takes_turns(consumers, head_dim=padded_dim(head_dim), value_dim=padded_dim(value_dim))
     barriers = (3 if turns else 2) * consumers + 2 * stages * len(one.streamed)
   held["barriers"] = (barriers * BARRIER_BYTES, barriers)
   return held

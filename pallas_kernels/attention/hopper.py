@@ -12,7 +12,8 @@ from hw_profiles import AttentionConfig
 from hw_profiles.attention.warp_specialized import consumers_of
 from pallas_kernels import sharding
 from pallas_kernels.attention import intervals, schedule
-from pallas_kernels.attention.hopper_kernel import Geometry, Refs, Stored, body
+from pallas_kernels.attention.hopper_geometry import Geometry
+from pallas_kernels.attention.hopper_kernel import Refs, Stored, body
 from pallas_kernels.attention.hopper_layout import ROWS, PanelLayout, needs_rows, pad_operands
 from pallas_kernels.attention.operands import AttentionOperands
 from pallas_kernels.attention.rule import AttentionRule

@@ -10,6 +10,7 @@ other. Its warpgroups have one role each:
     consumer   of block_q / consumers rows each; for each block of keys:
                  issue the product of its scores, and the one of the values of
                    the block before with that block's weights
+                 where it pays, add up those weights (`sums_late`)
                  wait for the scores; let go of K
                  mask, only on boundary blocks; the online softmax
                  wait for the values; let go of V
@@ -31,123 +32,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from hw_profiles import AttentionConfig
-from hw_profiles.attention.warp_specialized import awaits_keys_early, takes_turns
 from hw_profiles.capacity.warpgroups import PRODUCER_REGISTERS, consumer_registers
 from pallas_kernels import compat
 from pallas_kernels.attention import schedule, softmax
 from pallas_kernels.attention.hopper_columns import columns_before, columns_from, visible_columns
-from pallas_kernels.attention.masks import Band
-from pallas_kernels.attention.operands import Sizes
-from pallas_kernels.attention.rule import AttentionRule
-from pallas_kernels.attention.schedule import Region, TileOrder, Walk
-from pallas_kernels.attention.softmax import LogitRule, SoftmaxState
+from pallas_kernels.attention.hopper_geometry import Geometry
+from pallas_kernels.attention.schedule import Region
+from pallas_kernels.attention.softmax import SoftmaxState
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.store import finish_stores
 from pallas_kernels.portable_support import batch_index
 
 Panels = tuple[jax.Array, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Geometry:
-  """Static facts of one kernel instance.
-
-  Attributes:
-    rule: What is computed.
-    sizes: Of the attention, as it was given.
-    head_dim: Head size of Q and K as they are stored.
-    value_dim: Head size of V and O as they are stored.
-    config: The tile.
-    consumers: Consumer warpgroups.
-    order: The order of the tiles.
-    blocks: Thread blocks.
-    head_panels: Panels of columns that Q and K lie in; 1: whole.
-    value_panels: The same of V and O.
-  """
-
-  rule: AttentionRule
-  sizes: Sizes
-  head_dim: int
-  value_dim: int
-  config: AttentionConfig
-  consumers: int
-  order: TileOrder
-  blocks: int
-  head_panels: int
-  value_panels: int
-
-  @property
-  def takes_turns(self) -> bool:
-    """Whether consumers issue their products by turns."""
-    return takes_turns(
-      self.consumers,
-      head_dim=self.head_dim,
-      value_dim=self.value_dim,
-      num_stages=self.config.num_stages,
-    )
-
-  @property
-  def awaits_keys_early(self) -> bool:
-    """Whether a step waits for the next one's keys."""
-    return awaits_keys_early(
-      head_dim=self.head_dim, value_dim=self.value_dim, num_stages=self.config.num_stages
-    )
-
-  @property
-  def rows(self) -> int:
-    """Rows of a consumer."""
-    return self.config.block_q // self.consumers
-
-  @property
-  def logits(self) -> LogitRule:
-    """From dot products to logits."""
-    return self.rule.logits(has_bias=False)
-
-  @property
-  def band(self) -> Band:
-    """What queries see."""
-    return self.rule.band.of(seq_q=self.sizes.seq_q, seq_kv=self.sizes.seq_kv)
-
-  def regions(self, tile: schedule.Tile, walks: Any | None) -> tuple[Any, Any, tuple[Region, ...]]:
-    """First block of keys, one past the last, and the regions that a tile walks.
-
-    All its consumers walk the same. A tile that sees nothing walks one block,
-    of which its mask leaves nothing.
-
-    Args:
-      tile: The tile.
-      walks: `Refs.walks`.
-    """
-    config = self.config
-    if walks is not None:
-      own = walks.at[batch_index(walks, tile.batch)].at[tile.block]
-      first, full_first, full_end, end = (own[i] for i in range(4))
-      found = schedule.regions_of(first, full_first, full_end, end)
-      first = jnp.minimum(first, -(-self.sizes.seq_kv // config.block_kv) - 1)
-      return first, jnp.maximum(end, first + 1), found
-    first_query = tile.block * config.block_q
-    blocks = self.band.key_blocks(first_query, block_q=config.block_q, block_kv=config.block_kv)
-    walk = Walk.create(
-      block=config.block_kv, extent=self.sizes.seq_kv, has_lengths=False, all_masked=False
-    )
-    first = jnp.minimum(blocks.first, -(-self.sizes.seq_kv // config.block_kv) - 1)
-    return first, jnp.maximum(blocks.end, first + 1), walk.regions(self.band, blocks)
-
-  def agenda(self) -> np.ndarray:
-    """Tiles of each thread block; a tile takes its blocks of keys and, for its ends, one more."""
-    block_q = self.config.block_q
-    visited = [
-      self.band.key_blocks(block * block_q, block_q=block_q, block_kv=self.config.block_kv).visited
-      for block in range(self.order.blocks)
-    ]
-    lengths = [visited[self.order.tile(i).block] + 1 for i in range(self.order.programs)]
-    return schedule.agenda(lengths, blocks=self.blocks)
 
 
 class Stored(NamedTuple):
@@ -296,12 +196,21 @@ class _Rows(NamedTuple):
 
 
 class _Carry(NamedTuple):
-  """A softmax state without the values of the last block, and that block's weights."""
+  """A softmax state without the values of the last block, and that block's weights.
+
+  Attributes:
+    peak: As in `SoftmaxState`.
+    total: As there; without what is `unsummed`.
+    outs: As there, in panels.
+    weights: The last block's, as the product takes them.
+    unsummed: The same in float32 where they are added up late, else none.
+  """
 
   peak: jax.Array
   total: jax.Array
   outs: Panels
   weights: jax.Array
+  unsummed: tuple[jax.Array, ...]
 
 
 def _consumer(
@@ -336,16 +245,37 @@ def _consumer(
     # Mosaic's wait names no registers: without this LLVM may read them before it
     return lax.optimization_barrier(found)
 
+  # late sums: keys and values are waited for where they are no wait any more, once each
+  early = geometry.sums_late and not interpreted
+
   def await_next_keys(step: Any, end: Any) -> None:
-    """Those of the next block of `end` steps: a loop between the exponentials and P·V's end."""
-    if geometry.awaits_keys_early:
+    """Those of the next block of `end` steps.
+
+    ptxas moves the wait for products before what is computed beside them, unless a
+    loop lies between, as this one does, and that of the values after their issue.
+    """
+    if early:
 
       @pl.when(step + 1 < end)
       def _await_keys() -> None:
         k_ring.wait(step + 1)
 
+  def await_next_values(step: Any) -> None:
+    """Those that are multiplied in the step after `step`."""
+    if early:
+      v_ring.wait(step)
+
   def keys_of(step: Any) -> Any:
-    return k_ring.stage(step) if geometry.awaits_keys_early else k_ring.wait(step)
+    return k_ring.stage(step) if early else k_ring.wait(step)
+
+  def values_of(step: Any) -> Any:
+    return v_ring.stage(step) if early else v_ring.wait(step)
+
+  def late(weights: jax.Array) -> tuple[jax.Array, ...]:
+    return (weights,) if geometry.sums_late else ()
+
+  def with_sums(total: jax.Array, unsummed: tuple[jax.Array, ...]) -> jax.Array:
+    return sum((jnp.sum(weights, axis=1) for weights in unsummed), start=total)
 
   def dots(step: Any, keys_of: Callable[[Any], Any]) -> jax.Array:
     def multiply(acc: Any) -> jax.Array:
@@ -373,7 +303,7 @@ def _consumer(
       return interpreted_values(outs, weights, step)
 
     def multiply(accs: Any) -> None:
-      issue_values(accs, weights, v_ring.wait(step))
+      issue_values(accs, weights, values_of(step))
 
     summed = pl.run_state(multiply)(tuple(map(plgpu.ACC.init, outs)))
     summed = lax.optimization_barrier(summed)
@@ -386,7 +316,9 @@ def _consumer(
     scores = logits.scores(dots)
     if masked:
       scores = _masked(scores, geometry, row, block * config.block_kv)
-    return softmax.reweigh(peak, total, scores, exponent=logits.exponent)
+    return softmax.reweigh(
+      peak, total, scores, exponent=logits.exponent, sums=not geometry.sums_late
+    )
 
   def as_scores(x: jax.Array) -> jax.Array:
     """`x` as a wgmma holds it; the interpreter has no layouts."""
@@ -400,39 +332,43 @@ def _consumer(
       peak, total = (plgpu.layout_cast(x, by_row) for x in (peak, total))
     found = dots(step, k_ring.wait)
     await_next_keys(step, end)
+    await_next_values(step)
     peak, total, weights, _ = weigh(found, peak, total, row, block, True)
     outs = (as_scores(out),) * geometry.value_panels
-    return _Carry(peak, total, outs, settle(weights.astype(dtype)))
+    return _Carry(peak, total, outs, settle(weights.astype(dtype)), late(weights))
 
   def visit(carry: _Carry, row: _Rows, block: Any, step: Any, end: Any, masked: bool) -> _Carry:
     """Scores of `block` while the values of the one before are added."""
-    peak, total, outs, weights = carry
+    peak, total, outs, weights, unsummed = carry
     if interpreted:
+      total = with_sums(total, unsummed)
       await_turn()
       found = dots(step, keys_of)
-      await_next_keys(step, end)
       end_turn()
       peak, total, new_weights, fade = weigh(found, peak, total, row, block, masked)
       outs = interpreted_values(outs, weights, step - 1)
-      new_weights = new_weights.astype(dtype)
+      unsummed, new_weights = late(new_weights), new_weights.astype(dtype)
     else:
       # before any product is issued: what writes a wgmma's registers between the
       # first and the wait makes the compiler run them one by one
       def both(states: Any) -> None:
         out_accs, others = states
-        k_stage, v_stage = keys_of(step), v_ring.wait(step - 1)
+        k_stage, v_stage = keys_of(step), values_of(step - 1)
         await_turn()
 
         def with_scores(s_acc: Any) -> softmax.Reweighed:
           issue_scores(s_acc, k_stage)
           issue_values(out_accs, weights, v_stage)
           end_turn()
+          await_next_values(step)
+          # ahead of the wait for the scores
+          summed = settle(with_sums(total, tuple(map(settle, unsummed))))
           found = settle(plgpu.wgmma_accumulator_load(s_acc, wait_n=geometry.value_panels))
           k_ring.release(step)
-          return weigh(found, peak, total, row, block, masked)
+          return weigh(found, peak, summed, row, block, masked)
 
         reweighed = pl.run_scoped(with_scores, plgpu.ACC((rows, config.block_kv), jnp.float32))
-        if geometry.awaits_keys_early:
+        if early:
           reweighed = softmax.Reweighed(*lax.optimization_barrier(tuple(reweighed)))
           await_next_keys(step, end)
         for ref, value in zip(others, reweighed, strict=True):
@@ -443,10 +379,10 @@ def _consumer(
         (tuple(map(plgpu.ACC.init, outs)), (peak, total, nothing, peak))
       )
       outs, new_weights = lax.optimization_barrier((outs, new_weights))
-      new_weights = settle(new_weights.astype(dtype))
+      unsummed, new_weights = late(new_weights), settle(new_weights.astype(dtype))
       v_ring.release(step - 1)
     outs = tuple(out * softmax.along_columns(fade, out.shape) for out in outs)
-    return _Carry(peak, total, outs, new_weights)
+    return _Carry(peak, total, outs, new_weights, unsummed)
 
   def compute_tile(i: Any, steps: Any) -> Any:
     tile = _tile(refs, geometry, i)
@@ -468,7 +404,8 @@ def _consumer(
     def one(block: Any, carry: _Carry, masked: bool) -> _Carry:
       return visit(carry, rows_at, block, steps + block - first, steps + end - first, masked)
 
-    peak, total, outs, weights = schedule.walk(rest, one, carry)
+    peak, total, outs, weights, unsummed = schedule.walk(rest, one, carry)
+    total = with_sums(total, unsummed)
     plgpu.barrier_arrive(refs.q_empty.at[warpgroup])
     steps = steps + end - first
     outs = add_values(outs, weights, steps - 1)

@@ -122,13 +122,30 @@ def along_columns(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   return lax.broadcast_in_dim(x, shape, (0,))
 
 
-def reweigh(peak: jax.Array, total: jax.Array, scores: jax.Array, *, exponent: float) -> Reweighed:
-  """The softmax part of `step`, for kernels that sum values themselves."""
+def reweigh(
+  peak: jax.Array,
+  total: jax.Array,
+  scores: jax.Array,
+  *,
+  exponent: float,
+  sums: bool = True,
+) -> Reweighed:
+  """The softmax part of `step`, for kernels that sum values themselves.
+
+  Args:
+    peak: Before the block.
+    total: Before the block.
+    scores: As in `step`.
+    exponent: As there.
+    sums: Whether the new total has the block's weights; else they are the caller's to add
+      before the total is faded again.
+  """
   new_peak = jnp.maximum(peak, jnp.max(scores, axis=1) * exponent)
   reference = _finite_peak(new_peak)
   weights = jnp.exp2(scores * exponent - along_columns(reference, scores.shape))
   fade = jnp.exp2(peak - reference)
-  return Reweighed(new_peak, total * fade + jnp.sum(weights, axis=1), weights, fade)
+  faded = total * fade
+  return Reweighed(new_peak, faded + jnp.sum(weights, axis=1) if sums else faded, weights, fade)
 
 
 def step(
