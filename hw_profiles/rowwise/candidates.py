@@ -9,7 +9,12 @@ from hw_profiles.capacity import compiled
 from hw_profiles.profile import GpuProfile, NpuProfile
 from hw_profiles.rowwise.block_threads import threads
 from hw_profiles.rowwise.config import RowConfig
-from hw_profiles.rowwise.problem import RmsNormProblem, RowProblem, TransposeProblem
+from hw_profiles.rowwise.problem import (
+  RmsNormProblem,
+  RowProblem,
+  SwigluQuantizeProblem,
+  TransposeProblem,
+)
 from hw_profiles.rowwise.streams import element_bytes, row_op
 from hw_profiles.rowwise.traffic import once_through_bytes
 from hw_profiles.rowwise.transpose_shared import swizzle_divides
@@ -39,6 +44,12 @@ _GPU_REDUCED = (1024, 8192)
 # 28.60 and 28.58). Other widths were not measured.
 _PAIRED_COLUMNS = 4096
 _PAIRED_FROM = 4
+# A row of rms_norm with a residual, of this width in 16 bits, where L2 does not hold operands and
+# results: 65536 x 4096 takes 523 us with 16 warps, 532 with the 8 of the default and 535 by
+# two rows with 16, 7239 x 4096 57.7, 59.1 and 58.1. Other widths were not measured.
+_SUMMED_COLUMNS = 4096
+_SUMMED_BYTES = 4
+_SUMMED_WARPS = 16
 # Short rows: 8 elements a thread of two warps, one 16-byte load. Quantised swiglu of
 # 7239 x 111 takes 3.7 us in blocks of 4 rows, 5.5 of 8 and 8.3 of 16.
 _SHORT = 128
@@ -62,6 +73,11 @@ _PIECE_WARPS = (4, 8, 16)
 # (quantised swiglu, 5000 columns: 54.0 us with 40 elements, 60.5 with 24; 12288
 # columns: 131.8 with 48, 123.5 with 24).
 _LOADED_PER_THREAD = 176
+# Of quantised swiglu in 16 bits pieces of half such a load a thread, where only they leave 8 warps
+# within that room: 7239 x 11008 takes 117.1 us in 11 pieces of 1024, 44 elements a thread, by 8
+# warps, 122.1 in 3 of 4096 by 16 and 126.4 in 6 of 2048 by 8, 48 elements a thread.
+_HALVED_WARPS = 8
+_HALVED_BYTES = 4
 # Of more than two 16-bit operands 64 elements would leave a thread no registers.
 _WIDE_FROM = 8192
 _WIDE_BYTES = 4
@@ -97,11 +113,21 @@ _MOST_QUICK_WARPS = 32
 _QUICK_ELEMENTS_PER_THREAD = 24
 # Runs of 32 16-bit elements are 64 B: DRAM has bursts of that.
 _GPU_TRANSPOSE_BLOCKS = ((32, 32), (64, 64), (128, 64), (128, 128))
-# Where blocks of 32 x 32 leave SMs idle: the smallest of these of which each SM has
+# Where blocks of 32 x 32 leave SMs idle: the smaller of these of which each SM has
 # one at most, by eight warps (64 x 111: 0.90 us, 1.03 in blocks of 32 x 32 with two;
 # 1024 x 111: 1.09 in 64 x 16, 1.28 in 16 x 16, which are 448, and 1.15 in 32 x 32).
 _FEW_TRANSPOSE_BLOCKS = ((16, 16), (64, 16))
 _FEW_TRANSPOSE_WARPS = 8
+# Of 16-bit elements in more rows than half of these blocks have: what stands in for 64 x 16
+# (1024 x 111: 1.02 us in 64 x 32, 1.09 in 64 x 16).
+_FEW_TALL_BLOCK = (64, 32)
+# Of rows that such a block holds all of, the narrowest of which each SM has one at most, too:
+# 64 x 4096 takes 1.12 us in 64 x 32, 1.22 in 32 x 32; 64 x 5000 1.16 in 64 x 64, 1.25 in 64 x 32,
+# which are 157, and 1.31 in 32 x 32; 64 x 11008 1.46 in 64 x 128 and 1.53 with 4 warps, 1.44 in
+# 32 x 64 with 4; 64 x 12288 1.50, 1.56 and 1.54.
+_ONE_HIGH_BLOCKS = (_FEW_TALL_BLOCK, (64, 64), (64, 128))
+# What that was measured with.
+_TRANSPOSED_BYTES = 2
 # Of no more rows than these, where that leaves SMs several blocks: 8 x 12288 takes 0.96 us so,
 # 1.01 in 8 x 64, 1.18 in 32 x 32, three quarters of which are no rows; 8 x 4096 0.93 in each.
 _LOW_TRANSPOSE_BLOCK = (8, 128)
@@ -114,6 +140,13 @@ _CACHED_TRANSPOSE_WARPS = 4
 # than their longer runs gain (7239 x 4096 in 128 x 128: 49 us, in 128 x 64: 38;
 # 65536 x 4096: 277 and 293).
 _LARGEST_FROM = 64
+# Long rows of 16-bit elements, from memory: more warps in blocks of 128 x 64 (us with 16, 8 and 4
+# warps, 7239 x 11008: 121.7, 127.4 and 125.6; 7239 x 12288: 138.2, 144.0 and 141.1), which shorter
+# ones lose by (7239 x 4096: 39.8, 37.6 and 36.4; 7239 x 5000: 54.8, 53.5 and 55.1). None between
+# 5000 and 11008 was measured.
+_LONG_TRANSPOSE_BLOCK = (128, 64)
+_LONG_TRANSPOSE_FROM = 8192
+_LONG_TRANSPOSE_WARPS = 16
 _NPU_TRANSPOSE_SIDES = (64, 128, 256)
 
 
@@ -216,6 +249,9 @@ def _gpu_reductions(
   if segment == _PAIRED_COLUMNS and num_splits is None and _is_paired(problem, gpu):
     yield RowConfig(2, segment, 1)
     return
+  if segment == _SUMMED_COLUMNS and num_splits is None and _is_summed_from_memory(problem, gpu):
+    yield RowConfig(1, segment, 1, num_warps=_SUMMED_WARPS)
+    return
   if whole <= _GPU_MOST_KEPT:
     wide = whole > _WIDE_FROM and element_bytes(row_op(problem).inputs) > _WIDE_BYTES
     for rows in _rows(problem, whole, _GPU_REDUCED):
@@ -244,6 +280,17 @@ def _is_paired(problem: RowProblem, gpu: GpuProfile) -> bool:
   return _is_plain_norm(problem) and in_l2 and problem.rows >= _PAIRED_FROM * gpu.sm_count
 
 
+def _is_summed_from_memory(problem: RowProblem, gpu: GpuProfile) -> bool:
+  """Whether rows of rms_norm take more warps for a residual: see `_SUMMED_COLUMNS`."""
+  return (
+    isinstance(problem, RmsNormProblem)
+    and problem.residual
+    and not problem.is_quantized
+    and element_bytes(row_op(problem).inputs) == _SUMMED_BYTES
+    and once_through_bytes(problem) > gpu.l2_bytes
+  )
+
+
 def _in_pieces(problem: RowProblem, *, alone: bool) -> RowConfig:
   """A kept row in equal pieces, by the fewest warps whose threads have room for it."""
   most = _LOADED_PER_THREAD // element_bytes(row_op(problem).inputs)
@@ -253,8 +300,17 @@ def _in_pieces(problem: RowProblem, *, alone: bool) -> RowConfig:
     RowConfig(1, round_up(problem.columns, _PIECE_PER_WARP * warps), 1, num_warps=warps)
     for warps in _PIECE_WARPS
   ]
+  if isinstance(problem, SwigluQuantizeProblem) and not alone:
+    tiles[2:2] = _in_half_pieces(problem)
   fits = (one for one in tiles if one.block_cols <= most * threads(one))
   return next(fits, tiles[-1])
+
+
+def _in_half_pieces(problem: SwigluQuantizeProblem) -> Iterator[RowConfig]:
+  """What `_HALVED_WARPS` says, for where whole pieces of as many warps are too wide."""
+  if element_bytes(row_op(problem).inputs) == _HALVED_BYTES:
+    columns = round_up(problem.columns, _PIECE_PER_WARP * _HALVED_WARPS // 2)
+    yield RowConfig(1, columns, 1, num_warps=_HALVED_WARPS)
 
 
 def _npu_reductions(
@@ -284,15 +340,16 @@ def transpose_candidates(
   def count(rows: int, columns: int) -> int:
     return problem.batch * ceil_div(problem.rows, rows) * ceil_div(problem.columns, columns)
 
-  if count(*_GPU_TRANSPOSE_BLOCKS[0]) < device.sm_count:
-    for block in _FEW_TRANSPOSE_BLOCKS:
-      if count(*block) <= device.sm_count:
-        yield RowConfig(*block, 1, num_warps=_FEW_TRANSPOSE_WARPS)
-        return
+  size = dtypes.size_bytes(problem.dtype)
+  few = count(*_GPU_TRANSPOSE_BLOCKS[0]) < device.sm_count
+  for block in _one_each_blocks(problem, few=few):
+    if count(*block) <= device.sm_count:
+      yield RowConfig(*block, 1, num_warps=_FEW_TRANSPOSE_WARPS)
+      return
   if problem.rows <= _LOW_TRANSPOSE_BLOCK[0]:
     yield RowConfig(*_LOW_TRANSPOSE_BLOCK, 1, num_warps=_LOW_TRANSPOSE_WARPS)
     return
-  size = dtypes.size_bytes(problem.dtype)
+  long = size == _TRANSPOSED_BYTES and problem.columns >= _LONG_TRANSPOSE_FROM
   for rows, columns in _GPU_TRANSPOSE_BLOCKS:
     blocks = count(rows, columns)
     wanted = device.sm_count
@@ -303,7 +360,26 @@ def transpose_candidates(
     padded = RowConfig(rows, columns, 1)
     if rows > columns and 2 * problem.elements * size <= device.l2_bytes:
       padded = RowConfig(*_CACHED_TRANSPOSE_BLOCK, 1, num_warps=_CACHED_TRANSPOSE_WARPS)
+    elif long and (rows, columns) == _LONG_TRANSPOSE_BLOCK:
+      padded = dataclasses.replace(padded, num_warps=_LONG_TRANSPOSE_WARPS)
     yield padded
     swizzled = dataclasses.replace(padded, layout="swizzled")
     if swizzle_divides(swizzled, size_bytes=size):
       yield swizzled
+
+
+def _one_each_blocks(problem: TransposeProblem, *, few: bool) -> Iterator[tuple[int, int]]:
+  """Blocks for SMs that have one each at most, the smallest first.
+
+  Args:
+    problem: The matrices.
+    few: Whether blocks of 32 x 32 leave SMs idle.
+  """
+  smallest, taller = _FEW_TRANSPOSE_BLOCKS
+  height = _FEW_TALL_BLOCK[0]
+  tall = 2 * problem.rows > height and dtypes.size_bytes(problem.dtype) == _TRANSPOSED_BYTES
+  if few:
+    yield smallest
+    yield _FEW_TALL_BLOCK if tall else taller
+  if tall and problem.rows <= height:
+    yield from _ONE_HIGH_BLOCKS

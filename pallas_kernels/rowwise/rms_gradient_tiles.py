@@ -30,7 +30,8 @@ _WARPS_PER_CORE = 16
 _MOST_WARPS = 16
 # Of no more rows than there are cores, each core has one program and its wait counts, the
 # exchange of its warps among it: 8 x 12288 takes 4.70 us with 8 warps, 4.80 with 16, 8 x 11008
-# 4.52 and 4.62. So many columns at most: more would leave a thread no registers.
+# 4.52 and 4.62, 8 x 5000 3.26 and 3.36. So many columns at most: more would leave a thread no
+# registers.
 _ALONE_WARPS = 8
 _ALONE_COLUMNS = 12288
 # Short rows that leave most cores without a program: those that have one share its arithmetic
@@ -38,6 +39,13 @@ _ALONE_COLUMNS = 12288
 # 2.75 and 2.86, of 256 2.82 and 2.93; of 16 rows a block 3.3, of 32 4.5).
 _FEW_SHORT_ROWS = 256
 _FEW_SHORT_WARPS = 8
+# Of the shortest of them, in several blocks, some 64 programs: blocks of so many rows for up to so
+# many rows (64 x 111 takes 2.34 us in blocks of 1 row and of 2, 2.43 of 4, 2.56 of 8; 128 x 111
+# 2.62, 2.43, 2.53 and 2.62; 256 x 111 2.98, 2.80, 2.59 and 2.74). Two elements a thread: 2 rows by
+# 4 warps, 0.10 more by 8, and 4 rows by 8, 0.03 to 0.06 more by 4.
+_SHORTEST = 128
+_SHORTEST_ROWS = {2: 128, 4: 256}
+_SHORTEST_PER_THREAD = 2
 # A merging program's columns are 128 B of float32; it takes so many partial sums at once.
 _MERGED = RowConfig(256, 32, 1, num_warps=8)
 # Of more partial sums than that, in so few columns that no core has two of these blocks
@@ -63,16 +71,19 @@ def default_config(*, groups: int, rows: int, columns: int, cores: int) -> RowCo
     block_cols = pl.next_power_of_2(columns)
     block_rows = min(max(1, _SHORT_ROWS // block_cols), pl.next_power_of_2(rows))
     few = block_rows > 1 and groups * rows <= _FEW_SHORT_ROWS
+    # of one block there are no partial sums to merge
+    if few and columns <= _SHORTEST and rows > block_rows:
+      block_rows = next(one for one, most in _SHORTEST_ROWS.items() if groups * rows <= most)
+      threads = block_rows * block_cols // _SHORTEST_PER_THREAD
+      return RowConfig(block_rows, block_cols, 1, num_warps=max(1, threads // _LANES))
     warps = _FEW_SHORT_WARPS if few else _warps(block_rows * block_cols)
     return RowConfig(block_rows, block_cols, 1, num_warps=warps)
   piece = _MOST_WARPS * _LANES * _LOADED_AT_ONCE
   if columns <= 3 * piece // 2:
-    block_cols, warps = pl.cdiv(columns, piece // 2) * (piece // 2), _MOST_WARPS
-  else:
-    block_cols = pl.cdiv(columns, piece) * piece
-    alone = groups * rows <= cores and block_cols <= _ALONE_COLUMNS
-    warps = _ALONE_WARPS if alone else _MOST_WARPS
-  return RowConfig(1, block_cols, 1, num_warps=warps)
+    piece //= 2
+  block_cols = pl.cdiv(columns, piece) * piece
+  alone = groups * rows <= cores and block_cols <= _ALONE_COLUMNS
+  return RowConfig(1, block_cols, 1, num_warps=_ALONE_WARPS if alone else _MOST_WARPS)
 
 
 def _warps(elements: int) -> int:

@@ -55,7 +55,11 @@ ROWS = candidates(
 BLOCKS = candidates(
   *(
     hw_profiles.TransposeProblem(*shape)
-    for shape in ((1024, 4096), (1024, 111), (8, 111), (8, 12288))
+    for shape in (
+      *((rows, columns) for rows in (8, 1024) for columns in (111, 4096)),
+      *((64, columns) for columns in (4096, 5000, 12288)),
+      (7239, 12288),
+    )
   )
 )
 
@@ -77,12 +81,25 @@ def test_every_candidate_of_a_reduction_lowers(config):
   ("groups", "rows", "columns", "tile"),
   [
     # measured: see the constants
-    (1, 64, 111, RowConfig(8, 128, 1, num_warps=8)),
-    (1, 256, 111, RowConfig(8, 128, 1, num_warps=8)),
+    (1, 64, 111, RowConfig(2, 128, 1, num_warps=4)),
+    (1, 128, 111, RowConfig(2, 128, 1, num_warps=4)),
+    (1, 129, 111, RowConfig(4, 128, 1, num_warps=8)),
+    (1, 256, 111, RowConfig(4, 128, 1, num_warps=8)),
     (1, 257, 111, RowConfig(8, 128, 1, num_warps=2)),
+    (2, 64, 111, RowConfig(2, 128, 1, num_warps=4)),
+    (4, 64, 111, RowConfig(4, 128, 1, num_warps=8)),
     (5, 64, 111, RowConfig(8, 128, 1, num_warps=2)),
+    # one block of all rows merges nothing
+    (1, 8, 111, RowConfig(8, 128, 1, num_warps=8)),
+    (32, 8, 111, RowConfig(8, 128, 1, num_warps=8)),
+    (1, 64, 16, RowConfig(64, 16, 1, num_warps=8)),
+    # two elements a thread, a warp at least
+    (1, 64, 64, RowConfig(2, 64, 1, num_warps=2)),
+    (1, 64, 30, RowConfig(2, 32, 1, num_warps=1)),
+    (1, 64, 200, RowConfig(4, 256, 1, num_warps=8)),
     (1, 8, 4096, RowConfig(1, 4096, 1, num_warps=8)),
-    (1, 8, 5000, RowConfig(1, 6144, 1, num_warps=16)),
+    (1, 8, 5000, RowConfig(1, 6144, 1, num_warps=8)),
+    (1, 133, 5000, RowConfig(1, 6144, 1, num_warps=16)),
     (1, 8, 11008, RowConfig(1, 12288, 1, num_warps=8)),
     (1, 132, 12288, RowConfig(1, 12288, 1, num_warps=8)),
     (1, 133, 12288, RowConfig(1, 12288, 1, num_warps=16)),
@@ -116,9 +133,18 @@ def test_a_row_is_one_launch_of_every_op(columns):
   assert kernels(lambda x, w: rms_norm(x, w, residual=x), row, row[1:]) == 1 + split
 
 
+def test_rows_of_the_tiles_that_were_measured_fastest_are_one_launch():
+  row = (7239, 11008)
+  assert kernels(swiglu_quantize, row, row) == 1
+  row = (7239, 4096)
+  assert kernels(lambda x, w: rms_norm(x, w, residual=x), row, row[1:]) == 1
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize(
-  "shape", [(1, 4096), (64, 111), (777, 111), (8, 12288), (64, 20000)], ids=str
+  "shape",
+  [(1, 4096), (64, 30), (64, 111), (256, 111), (777, 111), (8, 5000), (8, 12288), (64, 20000)],
+  ids=str,
 )
 def test_gradients_lower(shape, dtype):
   def gradients(f):
