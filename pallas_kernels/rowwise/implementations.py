@@ -36,9 +36,10 @@ from pallas_kernels.rowwise.transposing import Transpose
 # a row's bits must not depend on how many others there are.
 _INVARIANT_ROWS = 1024
 
-# The gradient of rms_norm streams through shared memory where its rows come from memory, not from
-# L2. H200, Hopper kernel and portable one, us: 7239 x 11008 119 and 171, 924 x 8192 16.8 and 18.8,
-# but 1024 x 4096 10.9 and 9.8, 528 x 11008 16.4 and 15.3. Shorter rows were not measured there.
+# Rows stream through shared memory where they come from memory, not from L2. The gradient of
+# rms_norm on an H200, Hopper kernel and portable one, us: 7239 x 11008 119 and 171, 924 x 8192 16.8
+# and 18.8, but 1024 x 4096 10.9 and 9.8, 528 x 11008 16.4 and 15.3. Shorter rows were not measured
+# there. Codes and scales of silu(gate)·up have two rows that come in, too.
 _SHORTEST_STREAMED = 4096
 _FEWEST_STREAMED = 7
 _LEAST_STREAMED = 7_000_000
@@ -199,9 +200,27 @@ def _hopper_rows_refusal(
       f"{sizes.columns} columns: the kernel takes a multiple of 8 from 64 on, and two rows of all"
       " operands for each group of warpgroups have to fit in shared memory",
     )
-  if request.implementation is None:
-    return Refusal("option", "the kernel runs when it is asked for by name")
-  return None
+  if request.implementation is not None:
+    return None
+  if not (isinstance(request.spec, RowCodes) and request.spec.swiglu):
+    return Refusal("option", "rows that need no more are read at full rate by the portable kernel")
+  return _few_refusal(dataclasses.replace(sizes, batch=1, rows=sizes.batch * sizes.rows), device)
+
+
+def _few_refusal(sizes: Sizes, device: TargetDevice) -> Refusal | None:
+  """Of rows that are not streamed unless the kernel is asked for by name."""
+  few = (
+    sizes.columns < _SHORTEST_STREAMED
+    or sizes.rows < _FEWEST_STREAMED * _cores(device)
+    or sizes.rows * sizes.columns < _LEAST_STREAMED
+  )
+  if not few:
+    return None
+  return Refusal(
+    "option",
+    f"{sizes.rows} x {sizes.columns}: the kernel is for {_SHORTEST_STREAMED} columns,"
+    f" {_FEWEST_STREAMED} rows for each core and {_LEAST_STREAMED} elements, and more",
+  )
 
 
 def _hopper_norm_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
@@ -254,18 +273,7 @@ def _hopper_refusal(
       f"{sizes.columns} columns: the kernel takes a multiple of 64, and four rows of x and of d_y"
       " have to fit in shared memory",
     )
-  few = (
-    sizes.columns < _SHORTEST_STREAMED
-    or sizes.rows < _FEWEST_STREAMED * _cores(device)
-    or sizes.rows * sizes.columns < _LEAST_STREAMED
-  )
-  if request.implementation is None and few:
-    return Refusal(
-      "option",
-      f"{sizes.rows} x {sizes.columns}: the kernel is for {_SHORTEST_STREAMED} columns,"
-      f" {_FEWEST_STREAMED} rows for each core and {_LEAST_STREAMED} elements, and more",
-    )
-  return None
+  return _few_refusal(sizes, device) if request.implementation is None else None
 
 
 def _xla_refusal(

@@ -224,10 +224,31 @@ def test_long_rows_lower(columns, code):
 
 
 @runs
-def test_it_runs_when_asked_for_by_name():
+@pytest.mark.parametrize(
+  ("shape", "runs_there"),
+  [
+    ((7239, 12288), True),
+    ((3, 2413, 5000), True),
+    ((7239, 2048), False),  # short rows
+    ((64, 11008), False),  # few of them
+    ((1024, 4096), False),  # all in L2
+    ((7239, 4100), False),  # not what it takes
+  ],
+  ids=str,
+)
+def test_long_gated_rows_from_memory_are_its_own(shape, runs_there):
+  x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+  with device.abstract_gpu(**H200):
+    gated, given = explain(swiglu_quantize, x, x), explain(swiglu_quantize, x, x, scale=0.5)
+    plain = explain(quantize_rows, x)
+  assert (gated.implementation == "mosaic_gpu") == runs_there
+  assert {given.implementation, plain.implementation} == {"triton"}
+  if runs_there:
+    assert "full rate" in plain.refused["mosaic_gpu"]
+
+
+@runs
+def test_a_tile_is_the_portable_kernels():
   x = jax.ShapeDtypeStruct((7239, 4096), jnp.bfloat16)
   with device.abstract_gpu(**H200):
-    assert (
-      explain(swiglu_quantize, x, x, implementation="mosaic_gpu").implementation == "mosaic_gpu"
-    )
-    assert "by name" in explain(swiglu_quantize, x, x).refused["mosaic_gpu"]
+    assert explain(swiglu_quantize, x, x, config=RowConfig(1, 4096, 1)).implementation == "triton"
