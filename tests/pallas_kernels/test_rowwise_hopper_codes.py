@@ -1,7 +1,6 @@
 """The Hopper kernel of codes and scales, interpreted or on a GPU; what it refuses."""
 
 import fractions
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +39,17 @@ def assert_same_codes(found, expected) -> None:
   assert np.all(same | ((codes != codes) & (portable != portable)))
 
 
+def assert_gated(found, gate: jax.Array, up: jax.Array, code: str) -> None:
+  """The codes of silu(gate)·up; interpreted they are the portable kernel's bit for bit.
+
+  Compiled, two kernels' silu may differ by a rounding: one fuses a product with the sum after it.
+  """
+  if CPU:
+    portable = rowwise_cases.swiglu_quantize(gate, up, dtype=code, implementation=PORTABLE)
+    assert_same_codes(found, portable)
+  reference.assert_swiglu_quantize_close(*arrays(*found, gate, up), dtype=code)
+
+
 def special_rows(rng, rows: int, columns: int, dtype: str = "bfloat16") -> jax.Array:
   """Ordinary rows, and ones with what the codec has a rule for."""
   x = np.array(normal(rng, rows, columns, dtype="float32"))
@@ -67,11 +77,9 @@ def special_rows(rng, rows: int, columns: int, dtype: str = "bfloat16") -> jax.A
 )
 def test_codes_of_a_gated_row_are_the_portable_kernels(rows, columns, code, cores, races, rng):
   gate, up = normal(rng, rows, columns), normal(rng, rows, columns)
-  call = functools.partial(rowwise_cases.swiglu_quantize, gate, up, dtype=code)
-  found = call(implementation=NAME)
+  found = rowwise_cases.swiglu_quantize(gate, up, dtype=code, implementation=NAME)
   assert not races()
-  assert_same_codes(found, call(implementation=PORTABLE))
-  reference.assert_swiglu_quantize_close(*arrays(*found, gate, up), dtype=code)
+  assert_gated(found, gate, up, code)
 
 
 @runs
@@ -79,8 +87,8 @@ def test_codes_of_a_gated_row_are_the_portable_kernels(rows, columns, code, core
 def test_rows_of_any_multiple_of_eight(columns, code, cores, rng):
   # the last columns are copied twice, zeros follow them
   gate, up = normal(rng, 5, columns, dtype="float16"), normal(rng, 5, columns, dtype="float16")
-  call = functools.partial(rowwise_cases.swiglu_quantize, gate, up, dtype=code)
-  assert_same_codes(call(implementation=NAME), call(implementation=PORTABLE))
+  found = rowwise_cases.swiglu_quantize(gate, up, dtype=code, implementation=NAME)
+  assert_gated(found, gate, up, code)
 
 
 @runs
@@ -100,8 +108,8 @@ def test_codes_of_rows_are_the_references(columns, code, cores, rng):
 def test_infinities_and_nans_of_gated_rows(code, cores, rng):
   gate, up = special_rows(rng, 9, 1024), normal(rng, 9, 1024)
   for operands in ((gate, up), (up, gate)):
-    call = functools.partial(rowwise_cases.swiglu_quantize, *operands, dtype=code)
-    assert_same_codes(call(implementation=NAME), call(implementation=PORTABLE))
+    found = rowwise_cases.swiglu_quantize(*operands, dtype=code, implementation=NAME)
+    assert_gated(found, *operands, code)
 
 
 @runs
@@ -236,15 +244,14 @@ def test_long_rows_lower(columns, code):
   ],
   ids=str,
 )
-def test_long_gated_rows_from_memory_are_its_own(shape, runs_there):
+def test_codes_of_long_rows_from_memory_are_its_own(shape, runs_there):
   x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
   with device.abstract_gpu(**H200):
     gated, given = explain(swiglu_quantize, x, x), explain(swiglu_quantize, x, x, scale=0.5)
     plain = explain(quantize_rows, x)
-  assert (gated.implementation == "mosaic_gpu") == runs_there
-  assert {given.implementation, plain.implementation} == {"triton"}
-  if runs_there:
-    assert "full rate" in plain.refused["mosaic_gpu"]
+  expected = "mosaic_gpu" if runs_there else "triton"
+  assert {gated.implementation, plain.implementation} == {expected}
+  assert given.implementation == "triton"
 
 
 @runs
