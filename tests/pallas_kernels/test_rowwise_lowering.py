@@ -135,7 +135,8 @@ def test_a_row_is_one_launch_of_every_op(columns):
 
 def test_rows_of_the_tiles_that_were_measured_fastest_are_one_launch():
   row = (7239, 11008)
-  assert kernels(swiglu_quantize, row, row) == 1
+  portable = functools.partial(swiglu_quantize, implementation="triton")
+  assert kernels(portable, row, row) == 1
   row = (7239, 4096)
   assert kernels(lambda x, w: rms_norm(x, w, residual=x), row, row[1:]) == 1
 
