@@ -40,10 +40,13 @@ _INVARIANT_ROWS = 1024
 # rms_norm on an H200, Hopper kernel and portable one, us: 7239 x 11008 119 and 171, 924 x 8192 16.8
 # and 18.8, but 1024 x 4096 10.9 and 9.8, 528 x 11008 16.4 and 15.3. Shorter rows were not measured
 # there. Codes and scales likewise: of silu(gate)·up 7239 x 12288 109 and 124, 7239 x 5000 51 and
-# 54, 1024 x 11008 17.2 and 19.4; of rows as they are 7239 x 12288 64 and 75.
+# 54, 1024 x 11008 17.2 and 19.4; of rows as they are 7239 x 12288 65 and 75, 7239 x 5000 31 and 32.
 _SHORTEST_STREAMED = 4096
 _FEWEST_STREAMED = 7
 _LEAST_STREAMED = 7_000_000
+# rms_norm likewise: 7239 x 12288 86 and 98, 65536 x 11008 722 and 752, 1024 x 11008 11.6 and 12.9;
+# but 65536 x 5000 352 and 345, 65536 x 4096 267 and 265, with a residual 534 and 525.
+_SHORTEST_NORM = 8192
 # A transpose of so many 16-bit elements is XLA's where rows of the result begin at multiples of 16
 # bytes. H200, XLA's and the best tile of ours, us: 1024 x 4096 3.47 and 3.72, 1024 x 11008 from L2
 # 11.97 and 12.38 and from memory 11.01 and 11.12, 65536 x 111 7.46 and 7.73, 65536 x 5000 365 and
@@ -203,8 +206,13 @@ def _hopper_rows_refusal(
     )
   if request.implementation is not None:
     return None
-  if not isinstance(request.spec, RowCodes):
-    return Refusal("option", "the kernel runs when it is asked for by name")
+  spec = request.spec
+  if isinstance(spec, RmsNorm) and (spec.sum_dtypes or sizes.columns < _SHORTEST_NORM):
+    return Refusal(
+      "option",
+      f"sums with a residual, and rows of fewer than {_SHORTEST_NORM} columns, take the portable"
+      " kernel no longer",
+    )
   return _few_refusal(dataclasses.replace(sizes, batch=1, rows=sizes.batch * sizes.rows), device)
 
 

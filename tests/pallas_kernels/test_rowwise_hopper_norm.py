@@ -115,7 +115,21 @@ def test_long_rows_lower_with_gradients_of_their_own(columns):
   x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((7239, columns), (columns,)))
   with device.abstract_gpu(**H200), jax.enable_x64(columns == 5000):
     lowered = jax.jit(loss).trace(x, x, weight).lower(lowering_platforms=("cuda",))
-    assert "by name" in explain(rms_norm.__wrapped__, x, weight).refused["mosaic_gpu"]
   text = lowered.as_text()
   assert "mosaic_gpu" in text
   assert "portable" not in text
+
+
+@runs
+@pytest.mark.parametrize(
+  ("shape", "runs_there"),
+  [((7239, 11008), True), ((1024, 12288), True), ((7239, 5000), False), ((64, 12288), False)],
+  ids=str,
+)
+def test_long_rows_from_memory_without_a_residual_are_its_own(shape, runs_there):
+  x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in (shape, shape[-1:]))
+  with device.abstract_gpu(**H200):
+    plain = explain(rms_norm.__wrapped__, x, weight)
+    summed = explain(rms_norm.__wrapped__, x, weight, residual=x)
+  assert plain.implementation == ("mosaic_gpu" if runs_there else "triton")
+  assert summed.implementation == "triton"
