@@ -111,34 +111,65 @@ def test_the_gemm_family_s_times_are_the_newest_that_are_kept():
     assert cells == [f"{time:.1f}" for time in times], label
 
 
+def cell(rate):
+  return "-" if rate is None else f"{rate:.0f}"
+
+
 def test_attention_s_rates_are_those_that_are_kept():
+  kept = results_of("h200-attention.json")
+  table = table_under("`exponentials`):")
+  assert len(table) == 1 + len(kept["rows"])
+  for label, cells in table.items():
+    *sizes, kind = label.split(", ")
+    batch, seq, heads, kv_heads, head_dim = map(int, sizes)
+    tflop = 4e-6 * batch * heads * seq * seq * head_dim / (2 if kind == "causal" else 1)
+    if kind == "full":
+      times = kept["exponentials"]["scores_ahead"]["times_us"]["full"]
+      found = [times["base"], times["cudnn"], None, None]
+    else:
+      shape = f"batch={batch},seq_q={seq},seq_kv={seq},heads={heads}"
+      shape += f",kv_heads={kv_heads}" if kv_heads != heads else ""
+      shape += f",head_dim={head_dim}" if head_dim != 128 else ""
+      row = newest(kept["rows"], kernel="flash_attention", shape=shape, options=["--causal"])
+      found = [row["measured_us"], *(row["peers"][who] for who in ("cudnn", "fa3", "tokamax"))]
+    assert cells == [cell(time and tflop / time) for time in found], label
+
+
+def test_the_gradients_rates_of_attention_are_those_that_are_kept():
   lines = results_of("h200-attention.json")["training"]["runs"][0]["lines"]
-  table = table_under("causal counted as half, backward as 2.5 forward passes):")
+  table = table_under("head size 64 before its forward kernel became 5 % faster):")
   assert len(table) == len(lines)
   for label, cells in table.items():
     *sizes, kind = label.split(", ")
     line = lines["batch={},seq={},heads={},kv_heads={},head_dim={},".format(*sizes) + kind]
     rates = [
-      line[what].get(who, {}).get("tflops")
-      for what in ("forward", "forward and backward")
+      line["forward and backward"].get(who, {}).get("tflops")
       for who in ("ours", "cudnn", "FlashAttention-3")
     ]
-    assert cells == ["-" if rate is None else f"{rate:.0f}" for rate in rates], label
+    assert cells == [cell(rate) for rate in rates], label
 
 
 def test_the_row_wise_ops_times_are_those_that_are_kept():
   kept = results_of("h200-rowwise.json")
-  table = table_under("gradients of `rms_norm` of 7239 rows `hopper_gradient`), in microseconds:")
+  table = table_under("`hopper_gradient`), in microseconds:")
   assert len(table) > 10
   for label, cells in table.items():
     gradients, op, rows, columns = re.fullmatch(
       r"(gradients of )?(\w+)(?:, e4m3)?, (\d+) x (\d+)", label
     ).groups()
     size = {"rows": int(rows), "columns": int(columns)}
+    shape = f"rows={rows},columns={columns}"
     if gradients and op == "rms_norm" and rows == "7239":
       places, names = kept["hopper_gradient"]["rows"], ("hopper_us", "xla_us")
-    else:
+    elif gradients:
       places, names = kept["public_functions"]["rows"], ("ours", "xla")
-      size["op"] = f"{op} gradients" if gradients else op
+      size["op"] = f"{op} gradients"
+    elif op == "rms_norm" and rows == "7239":
+      places, names = kept["hopper_rows"]["rows"], ("hopper_us", "xla_us")
+      size = {"op": op, "shape": shape}
+    else:
+      row = newest(kept["rows"], kernel=op, shape=shape, options=[])
+      assert cells == [f"{time:.1f}" for time in (row["measured_us"], row["peers"]["xla"])], label
+      continue
     (row,) = (row for row in places if size.items() <= row.items())
     assert cells == [f"{row[name]:.1f}" for name in names], label
