@@ -44,6 +44,7 @@ _GPU_REDUCED = (1024, 8192)
 # 28.60 and 28.58). Other widths were not measured.
 _PAIRED_COLUMNS = 4096
 _PAIRED_FROM = 4
+_PAIRED_BYTES = 2
 # A row of rms_norm with a residual, of this width in 16 bits, where L2 does not hold operands and
 # results: 65536 x 4096 takes 523 us with 16 warps, 532 with the 8 of the default and 535 by
 # two rows with 16, 7239 x 4096 57.7, 59.1 and 58.1. Other widths were not measured.
@@ -276,8 +277,12 @@ def _is_plain_norm(problem: RowProblem) -> bool:
 
 def _is_paired(problem: RowProblem, gpu: GpuProfile) -> bool:
   """Whether two rows a block are faster than one: see `_PAIRED_FROM`."""
-  in_l2 = once_through_bytes(problem) <= gpu.l2_bytes
-  return _is_plain_norm(problem) and in_l2 and problem.rows >= _PAIRED_FROM * gpu.sm_count
+  return (
+    _is_plain_norm(problem)
+    and element_bytes(row_op(problem).inputs) == _PAIRED_BYTES
+    and once_through_bytes(problem) <= gpu.l2_bytes
+    and problem.rows >= _PAIRED_FROM * gpu.sm_count
+  )
 
 
 def _is_summed_from_memory(problem: RowProblem, gpu: GpuProfile) -> bool:

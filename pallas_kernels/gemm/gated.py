@@ -180,7 +180,7 @@ def _backward(
   as the unfused program rounds them. The two parts of dX are added in float32.
   """
   x, w_gate, w_up, gate, up = residuals
-  gate, up = differentiable.computed_from_anew((gate, up))
+  gate, up = differentiable.as_stored((gate, up))
   wide = accumulator_dtype(x.dtype)
   g, u, d = gate.astype(wide), up.astype(wide), d_out.astype(wide)
   name = request.epilogue.activation

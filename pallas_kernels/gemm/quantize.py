@@ -22,7 +22,7 @@ _TILE = (128, 128)
 
 # What quantises where one implementation of the product was asked for.
 _QUANTIZER = {
-  "mosaic_gpu": "triton",
+  "mosaic_gpu": None,
   "triton": "triton",
   "interpret": "interpret",
   "mosaic_gpu_interpret": "interpret",

@@ -168,11 +168,13 @@ def mosaic_call(
   """The op as a call of its Hopper kernel: a function, and shapes of its arrays.
 
   Raises:
-    NotImplementedError: the op has no Hopper kernel.
+    NotImplementedError: the op is none of MOSAIC_OPS.
     ValueError: an argument is wrong.
   """
   if op not in MOSAIC_OPS:
-    raise NotImplementedError(f"{op} has no Hopper kernel; these have: {', '.join(MOSAIC_OPS)}")
+    raise NotImplementedError(
+      f"{op}: no Hopper kernel that can be lowered here; these can: {', '.join(MOSAIC_OPS)}"
+    )
   return MOSAIC_OPS[op](shapes, operand_dtype(dtype), config, options)
 
 

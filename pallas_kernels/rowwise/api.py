@@ -230,7 +230,9 @@ def swiglu_quantize(
     scale: None: one for each row, from its largest magnitude. Else a number
       above 0 or an array that broadcasts to [..., 1]: no row is waited for.
     dtype: float8_e4m3fn or int8.
-    config: The block; None: a tuned one, else the planner's choice.
+    config: The block; None: a tuned one, else the planner's choice. Long rows
+      that come from memory have none on Hopper, unless one is given: a kernel
+      streams them through shared memory, whose silu may differ by a rounding.
     implementation: None: the best that can run the call; or a name.
 
   Returns:
@@ -302,7 +304,8 @@ def quantize_rows(
     x: [..., columns] in bfloat16, float16, float32 or float64; any size.
     dtype: float8_e4m3fn or int8.
     config: The tile; None: a tuned one, else the planner's choice. With
-      `block_cols` at least the row, the row is read once.
+      `block_cols` at least the row, the row is read once. Long rows that come
+      from memory have none on Hopper, unless one is given.
     implementation: None: the best that can run the call; or a name.
 
   Returns:

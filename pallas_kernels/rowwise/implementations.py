@@ -201,8 +201,9 @@ def _hopper_rows_refusal(
   if not _row_stages(request, sizes, device):
     return Refusal(
       "option",
-      f"{sizes.columns} columns: the kernel takes a multiple of 8 from 64 on, and two rows of all"
-      " operands for each group of warpgroups have to fit in shared memory",
+      f"{sizes.columns} columns: the kernel takes a multiple of 8 from 64 on, of which a thread"
+      " holds 64 at most, and two rows of all operands for each group of warpgroups have to fit in"
+      " shared memory",
     )
   if request.implementation is not None:
     return None
@@ -210,8 +211,8 @@ def _hopper_rows_refusal(
   if isinstance(spec, RmsNorm) and (spec.sum_dtypes or sizes.columns < _SHORTEST_NORM):
     return Refusal(
       "option",
-      f"sums with a residual, and rows of fewer than {_SHORTEST_NORM} columns, take the portable"
-      " kernel no longer",
+      f"rows of fewer than {_SHORTEST_NORM} columns, and sums with a residual, are as fast in the"
+      " portable kernel",
     )
   return _few_refusal(dataclasses.replace(sizes, batch=1, rows=sizes.batch * sizes.rows), device)
 
@@ -227,8 +228,8 @@ def _few_refusal(sizes: Sizes, device: TargetDevice) -> Refusal | None:
     return None
   return Refusal(
     "option",
-    f"{sizes.rows} x {sizes.columns}: the kernel is for {_SHORTEST_STREAMED} columns,"
-    f" {_FEWEST_STREAMED} rows for each core and {_LEAST_STREAMED} elements, and more",
+    f"{sizes.rows} x {sizes.columns}: the kernel is preferred from {_SHORTEST_STREAMED} columns,"
+    f" {_FEWEST_STREAMED} rows for each core and {_LEAST_STREAMED} elements on; by name it runs",
   )
 
 
@@ -243,7 +244,7 @@ def _hopper_norm_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
     if dtype.itemsize != 2:
       return Refusal("dtype", f"{dtype.name}: the kernel has results of 16 bits")
   if sizes.batch > 1:
-    return Refusal("option", f"a batch of {sizes.batch}: the kernel has one weight")
+    return Refusal("option", f"a batch of {sizes.batch} matrices: the kernel has one weight")
   return None
 
 
@@ -486,7 +487,11 @@ def run(request: RowRequest, operands: RowOperands) -> Arrays:
   grouped = isinstance(request.spec, (Transpose, RmsNormGradient))
   folded = operands if grouped else _fold(operands, sizes)
   one = chosen.implementation
-  outs = one.run(one, request, folded, chosen.config, device)
+  # Mosaic GPU kernels drop the mesh axes that their operands vary over
+  outs = tuple(
+    sharding.vary_together(out, operands.matrices[0])[0]
+    for out in one.run(one, request, folded, chosen.config, device)
+  )
   if grouped:
     return outs
   return tuple(out.reshape(sizes.batch, sizes.rows, out.shape[-1]) for out in outs)

@@ -145,7 +145,9 @@ def rms_norm(
     num_splits: Segments of a row, or None; a config with another number is an
       error.
     config: The tile; None: a tuned one, else the planner's choice. Of the
-      gradient it says nothing.
+      gradient it says nothing. Long rows that come from memory have none on
+      Hopper, unless one is given: a kernel streams them through shared memory,
+      whose sums have another order; with `num_splits` the order is fixed.
     implementation: None: the best that can run the call; or a name.
 
   Returns:

@@ -37,7 +37,6 @@ _ALONE_COLUMNS = 12288
 # Short rows that leave most cores without a program: those that have one share its arithmetic
 # out (blocks of 8 x 111, 8 warps and 2: of 32 rows 2.67 and 2.82 us, of 64 2.72 and 2.86, of 128
 # 2.75 and 2.86, of 256 2.82 and 2.93; of 16 rows a block 3.3, of 32 4.5).
-_FEW_SHORT_ROWS = 256
 _FEW_SHORT_WARPS = 8
 # Of the shortest of them, in several blocks, some 64 programs: blocks of so many rows for up to so
 # many rows (64 x 111 takes 2.34 us in blocks of 1 row and of 2, 2.43 of 4, 2.56 of 8; 128 x 111
@@ -45,6 +44,7 @@ _FEW_SHORT_WARPS = 8
 # 4 warps, 0.10 more by 8, and 4 rows by 8, 0.03 to 0.06 more by 4.
 _SHORTEST = 128
 _SHORTEST_ROWS = {2: 128, 4: 256}
+_FEW_SHORT_ROWS = max(_SHORTEST_ROWS.values())
 _SHORTEST_PER_THREAD = 2
 # A merging program's columns are 128 B of float32; it takes so many partial sums at once.
 _MERGED = RowConfig(256, 32, 1, num_warps=8)

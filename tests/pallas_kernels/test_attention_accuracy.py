@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_cases import IMPLEMENTATIONS, Case, accumulates, split
-from attention_unfused import FLOOR, attention, needed_floors
+from attention_unfused import attention, floor, needed_floors
 
 import reference
 from pallas_kernels import compat
@@ -37,7 +37,7 @@ FOR_HOPPER = [
 
 def assert_rule(case: Case, implementation: str, rng) -> None:
   needed = needed_floors(case, implementation, rng)
-  assert all(x <= FLOOR[case.dtype] for x in needed.values()), needed
+  assert all(x <= floor(name, case.dtype, implementation) for name, x in needed.items()), needed
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

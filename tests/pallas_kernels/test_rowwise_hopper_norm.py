@@ -64,7 +64,7 @@ def test_squares_neither_overflow_nor_vanish(eps, cores, rng):
 
 
 @runs
-def test_a_row_with_a_nan_or_an_infinity_is_the_portable_kernels(cores, rng):
+def test_nans_and_infinities_are_where_the_portable_kernel_has_them(cores, rng):
   x = np.array(normal(rng, 4, 256, dtype="float32"))
   x[1, 3], x[2, 5], x[3] = np.nan, -np.inf, np.inf
   x = jnp.asarray(x, jnp.bfloat16)

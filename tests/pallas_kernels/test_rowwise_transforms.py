@@ -12,6 +12,7 @@ from rowwise_cases import KERNEL, ROWS, arrays, assert_rms_gradients, normal
 import reference
 from pallas_kernels import (
   RowConfig,
+  compat,
   quantize_rows,
   rms_norm,
   swiglu,
@@ -202,3 +203,33 @@ def test_transposes_are_differentiated_any_number_of_times(name):
   np.testing.assert_array_equal(np.asarray(jax.grad(loss)(x)), 3 * np.asarray(x) ** 2)
   twice = jax.grad(lambda x: jax.grad(loss)(x).sum())(x)
   np.testing.assert_array_equal(np.asarray(twice), 6 * np.asarray(x))
+
+
+@pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="traced for a CPU")
+def test_results_of_the_hopper_kernels_vary_over_the_mesh_as_their_operands_do():
+  # else the transpose of a cast, which adds up over devices, is in a gradient
+  name, spec = "mosaic_gpu_interpret", jax.sharding.PartitionSpec
+  found = []
+
+  def step(x, weight):
+    norm = functools.partial(rms_norm, implementation=name)
+    out, pull = jax.vjp(norm, x, weight)
+    results = (
+      out,
+      pull(out)[0],
+      *quantize_rows(x, implementation=name),
+      *swiglu_quantize(x, x, implementation=name),
+    )
+    found.extend(jax.typeof(result).manual_axis_type.varying for result in results)
+    return out
+
+  mapped = jax.shard_map(
+    step, mesh=mesh_of_two(), in_specs=(spec("x"), spec()), out_specs=spec("x"), check_vma=True
+  )
+  x, weight = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((8, 256), (256,)))
+  jaxpr = str(jax.make_jaxpr(mapped)(x, weight))
+  assert len(found) == 6
+  assert set(found) == {frozenset({"x"})}
+  # of the weight's gradient alone, over the devices that share it
+  assert jaxpr.count("psum") <= 1
