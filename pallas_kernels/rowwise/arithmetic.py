@@ -226,22 +226,27 @@ class SmArithmetic(PtxArithmetic):
     return out
 
 
+def refined_quotient(x: str, y: str, reciprocal: str) -> str:
+  """PTX of $0 = x / y from 1/y, in registers a, q, e: a quotient, its remainder, both twice."""
+  return f"""  mul.rn.f32 q, {x}, {reciprocal};
+  neg.f32 a, {x};
+  fma.rn.f32 e, q, {y}, a;
+  neg.f32 e, e;
+  fma.rn.f32 q, e, {reciprocal}, q;
+  fma.rn.f32 e, q, {y}, a;
+  neg.f32 e, e;
+  fma.rn.f32 $0, e, {reciprocal}, q;"""
+
+
 # $1 = x, $2 = 2^k, $3 = m, $4 = 1/m, $5 the limit; a, q, e: x·2^k, quotient, remainder
-_QUOTIENT_WITHIN = """{
+_QUOTIENT_WITHIN = f"""{{
   .reg .f32 a, q, e;
   mul.rn.f32 a, $1, $2;
   min.NaN.f32 a, a, $5;
   neg.f32 q, $5;
   max.NaN.f32 a, a, q;
-  mul.rn.f32 q, a, $4;
-  neg.f32 a, a;
-  fma.rn.f32 e, q, $3, a;
-  neg.f32 e, e;
-  fma.rn.f32 q, e, $4, q;
-  fma.rn.f32 e, q, $3, a;
-  neg.f32 e, e;
-  fma.rn.f32 $0, e, $4, q;
-}"""
+{refined_quotient("a", "$3", "$4")}
+}}"""
 
 
 def _within(x: jax.Array, largest: float) -> jax.Array:

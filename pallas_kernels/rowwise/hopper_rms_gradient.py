@@ -28,25 +28,25 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from hw_profiles.capacity.warpgroups import FEWEST_REGISTERS, consumer_registers
+from hw_profiles.capacity.warpgroups import (
+  FEWEST_REGISTERS,
+  WARPGROUP_THREADS,
+  consumer_registers,
+)
 from pallas_kernels import sharding
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.tma import LARGEST_BOX
 from pallas_kernels.rowwise import inverse_rms, portable_rms_gradient, warpgroup_sums
 from pallas_kernels.rowwise.inverse_rms import InverseRms
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
+from pallas_kernels.rowwise.row_stream import COPIED_COLUMNS, OTHER_BYTES
 from pallas_kernels.rowwise.specs import wide
 
-_THREADS = 128
-# A copy has as many bytes for each thread of the memory warpgroup: 64 columns are 128 B.
-_COLUMNS_STEP = 64
 _CONSUMERS = 2
 # Columns that a thread computes at once: of more, x, d_y and the weights fill its registers
 # beside the sums.
 _CHUNKS = 4
 _MOST_STAGES = 8
-# Beside the ring: barriers, sums.
-_OTHER_BYTES = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Cut:
   @property
   def vector(self) -> int:
     """Columns of a thread's load."""
-    return 4 if math.prod(self.chunk) % (4 * _THREADS) == 0 else 2
+    return 4 if math.prod(self.chunk) % (4 * WARPGROUP_THREADS) == 0 else 2
 
   @property
   def columns(self) -> int:
@@ -83,12 +83,12 @@ class Cut:
 
 def cut_of(columns: int) -> Cut | None:
   """The matrix with the fewest zeros; None: there is none, as for no columns."""
-  if columns == 0 or columns % _COLUMNS_STEP:
+  if columns == 0 or columns % COPIED_COLUMNS:
     return None
   found = []
   for width in (64, 128, 256):
     rows, rest = divmod(columns, width)
-    step = max(2 * _THREADS // width, 1) * _CHUNKS
+    step = max(2 * WARPGROUP_THREADS // width, 1) * _CHUNKS
     stored = -(-rows // step) * step
     if not rest and stored <= LARGEST_BOX:
       found.append(Cut(rows, width, stored))
@@ -106,7 +106,7 @@ def stages(columns: int, *, shared_bytes: int) -> int:
   if cut is None:
     return 0
   row = 2 * cut.columns
-  room = (shared_bytes - _OTHER_BYTES - row) // (2 * row)
+  room = (shared_bytes - OTHER_BYTES - row) // (2 * row)
   found = min(room, _MOST_STAGES) // _CONSUMERS * _CONSUMERS
   return found if found >= 2 * _CONSUMERS else 0
 

@@ -23,7 +23,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels import sharding
 from pallas_kernels.rowwise import inverse_rms, row_stream
 from pallas_kernels.rowwise.inverse_rms import InverseRms
-from pallas_kernels.rowwise.row_stream import RowStream, Turn, share_of
+from pallas_kernels.rowwise.row_stream import RowStream, Turn
 from pallas_kernels.rowwise.specs import Blocks, Part, RmsNorm
 
 # Of the weights, which are float32 or narrower.
@@ -129,28 +129,25 @@ def run(
   """
   like = matrices[0]
   _, rows, columns = like.shape
-  interpreted = interpret is not None
-  share = share_of(columns, interpreted=interpreted)
-  assert share is not None
   stream = RowStream.create(
-    share,
+    columns,
     matrices=len(matrices),
     rows=rows,
     cores=cores,
     shared_bytes=shared_bytes,
     column_bytes=_WEIGHT_BYTES,
+    interpreted=interpret is not None,
   )
   if weight.dtype.itemsize != 2:
     weight = weight.astype(jnp.float32)
-  written = share.stored if interpreted else columns
   found = plgpu.kernel(
     _Kernel(spec, stream).body,
     out_type=tuple(
-      sharding.out_struct((rows, written), dtype, like)
+      sharding.out_struct((rows, stream.result_columns), dtype, like)
       for dtype in (*spec.out_dtypes, *spec.sum_dtypes)
     ),
     scratch_types=(
-      plgpu.SMEM((share.stored,), weight.dtype),
+      plgpu.SMEM((stream.share.stored,), weight.dtype),
       plgpu.Barrier(num_arrivals=len(stream.copies)),
       *stream.scratch([x.dtype for x in matrices]),
     ),

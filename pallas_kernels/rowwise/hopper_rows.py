@@ -23,7 +23,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels import sharding
 from pallas_kernels.rowwise.arithmetic import Arithmetic
 from pallas_kernels.rowwise.mosaic_arithmetic import is_ordinary
-from pallas_kernels.rowwise.row_stream import RowStream, Turn, share_of
+from pallas_kernels.rowwise.row_stream import RowStream, Turn
 from pallas_kernels.rowwise.specs import Blocks, Part, RowCodes
 
 
@@ -90,17 +90,18 @@ def run(
   """
   like = matrices[0]
   _, rows, columns = like.shape
-  interpreted = interpret is not None
-  share = share_of(columns, interpreted=interpreted)
-  assert share is not None
   stream = RowStream.create(
-    share, matrices=len(matrices), rows=rows, cores=cores, shared_bytes=shared_bytes
+    columns,
+    matrices=len(matrices),
+    rows=rows,
+    cores=cores,
+    shared_bytes=shared_bytes,
+    interpreted=interpret is not None,
   )
-  written = share.stored if interpreted else columns
   codes, scales = plgpu.kernel(
     _Kernel(spec, stream).body,
     out_type=(
-      sharding.out_struct((rows, written), spec.code_dtype, like),
+      sharding.out_struct((rows, stream.result_columns), spec.code_dtype, like),
       sharding.out_struct((rows,), jnp.dtype(jnp.float32), like),
     ),
     scratch_types=stream.scratch([x.dtype for x in matrices]),

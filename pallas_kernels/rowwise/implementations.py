@@ -354,32 +354,15 @@ def _run_hopper(
   device: TargetDevice,
 ) -> Arrays:
   del config
-  x, d_out = operands.matrices
-  return hopper_rms_gradient.run(
-    request.spec,
-    x,
-    operands.others[0],
-    d_out,
-    cores=_cores(device),
-    shared_bytes=_shared_bytes(device),
-    interpret=compat.gpu_interpret_params() if one.interpreted else None,
-  )
-
-
-def _run_hopper_rows(
-  one: Implementation,
-  request: RowRequest,
-  operands: RowOperands,
-  config: RowConfig | None,
-  device: TargetDevice,
-) -> Arrays:
-  del config
   spec = request.spec
   options: dict[str, Any] = {
     "cores": _cores(device),
     "shared_bytes": _shared_bytes(device),
     "interpret": compat.gpu_interpret_params() if one.interpreted else None,
   }
+  if isinstance(spec, RmsNormGradient):
+    x, d_out = operands.matrices
+    return hopper_rms_gradient.run(spec, x, operands.others[0], d_out, **options)
   if isinstance(spec, RmsNorm):
     return hopper_rms_norm.run(spec, operands.matrices, operands.others[0], **options)
   return hopper_rows.run(spec, operands.matrices, **options)
@@ -421,10 +404,10 @@ _RMS_GRADIENTS = (
   Implementation("mosaic_gpu_interpret", schedule=None, refusal=_hopper_refusal, run=_run_hopper),
 )
 _WHOLE_ROWS = (
-  Implementation("mosaic_gpu", schedule=None, refusal=_hopper_rows_refusal, run=_run_hopper_rows),
+  Implementation("mosaic_gpu", schedule=None, refusal=_hopper_rows_refusal, run=_run_hopper),
   *_ROWS,
   Implementation(
-    "mosaic_gpu_interpret", schedule=None, refusal=_hopper_rows_refusal, run=_run_hopper_rows
+    "mosaic_gpu_interpret", schedule=None, refusal=_hopper_rows_refusal, run=_run_hopper
   ),
 )
 _TRANSPOSES = (_portable("triton", "shared_tile"), _XLA, _portable("interpret", "shared_tile"))

@@ -10,20 +10,13 @@ from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.compat import ir, llvm, vector
-from pallas_kernels.rowwise.arithmetic import SmArithmetic
+from pallas_kernels.rowwise.arithmetic import SmArithmetic, refined_quotient
 
-# $1 = x, $2 = y, $3 = 1/y; q, e: quotient, remainder, refined as `SmArithmetic` says
-_QUOTIENT = """{
+# $1 = x, $2 = y, $3 = 1/y
+_QUOTIENT = f"""{{
   .reg .f32 a, q, e;
-  mul.rn.f32 q, $1, $3;
-  neg.f32 a, $1;
-  fma.rn.f32 e, q, $2, a;
-  neg.f32 e, e;
-  fma.rn.f32 q, e, $3, q;
-  fma.rn.f32 e, q, $2, a;
-  neg.f32 e, e;
-  fma.rn.f32 $0, e, $3, q;
-}"""
+{refined_quotient("$1", "$2", "$3")}
+}}"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,11 +19,10 @@ from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from hw_profiles.capacity.warpgroups import WARPGROUP_THREADS
 from pallas_kernels.compat import arith, ir, llvm, memref, nvvm, vector
+from pallas_kernels.rowwise.warpgroup_sums import LANES, WARPS, thread_of
 
-_THREADS = 128
-_LANES = 32
-_WARPS = _THREADS // _LANES
 # Of the hardware's 16 barriers 0 is the block's, and 1 to 8 are its warpgroups', 8 at most.
 _FIRST_BARRIER = 9
 # The larger of a number and |x|; of a NaN the number.
@@ -51,7 +50,7 @@ class Share:
   @property
   def piece(self) -> int:
     """Columns of a piece."""
-    return _THREADS * self.vector
+    return WARPGROUP_THREADS * self.vector
 
   @property
   def pieces(self) -> int:
@@ -66,7 +65,7 @@ class Share:
   @property
   def warps(self) -> int:
     """Of a group."""
-    return _WARPS * self.members
+    return WARPS * self.members
 
   @property
   def _block(self) -> Any:
@@ -94,7 +93,7 @@ class Share:
     )
     def widened(_: Any, shared: Any) -> Any:
       i32, index = ir.IntegerType.get_signless(32), ir.IndexType.get()
-      first = arith.muli(_thread(_THREADS), mgpu_utils.c(self.vector, i32))
+      first = arith.muli(thread_of(WARPGROUP_THREADS), mgpu_utils.c(self.vector, i32))
       pairs = vector.load(
         ir.VectorType.get((self.vector,), ir.BF16Type.get()),
         shared,
@@ -131,7 +130,9 @@ class Share:
     def put(_: Any, block: Any, row: Any, start: Any) -> None:
       (register,), (first,) = block.registers.flat, start.registers.flat
       i32, i64 = (ir.IntegerType.get_signless(bits) for bits in (32, 64))
-      column = arith.addi(first, arith.muli(_thread(_THREADS), mgpu_utils.c(self.vector, i32)))
+      column = arith.addi(
+        first, arith.muli(thread_of(WARPGROUP_THREADS), mgpu_utils.c(self.vector, i32))
+      )
       bits = mgpu_utils.bitwidth(block.mlir_dtype)
       element = ir.IntegerType.get_signless(bits)
       words = ir.VectorType.get((self.vector * bits // 32,), i32)
@@ -201,7 +202,7 @@ class Share:
       return functools.reduce(jnp.add, self._interpreted(found, member, scratch, meet))
 
     def of_a_warp(mine: Any) -> Any:
-      distance = _LANES // 2
+      distance = LANES // 2
       while distance:
         mine = arith.addf(mine, mgpu_utils.shfl_bfly(mine, distance))
         distance //= 2
@@ -242,13 +243,13 @@ class Share:
       *blocks, shared = arguments
       i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()
       mine = of_a_warp(_of_a_thread([x.registers.flat[0] for x in blocks], take, combine))
-      warp = arith.divui(_thread(self.warps * _LANES), mgpu_utils.c(_LANES, i32))
+      warp = arith.divui(thread_of(self.warps * LANES), mgpu_utils.c(LANES, i32))
       # every lane of a warp has the same number
       memref.store(mine, shared, [arith.index_castui(index, warp)])
       self._meet()
-      four = ir.VectorType.get((_WARPS,), f32)
+      four = ir.VectorType.get((WARPS,), f32)
       parts = [
-        vector.load(four, shared, [mgpu_utils.c(i * _WARPS, index)]) for i in range(self.members)
+        vector.load(four, shared, [mgpu_utils.c(i * WARPS, index)]) for i in range(self.members)
       ]
       found = _of_a_thread(parts, combine, combine)
       return mgpu.FragmentedArray.splat(found, (), mgpu.WGSplatFragLayout(()))
@@ -261,16 +262,10 @@ class Share:
       mgpu_utils.warpgroup_barrier()
       return
     i32 = ir.IntegerType.get_signless(32)
-    threads = self.members * _THREADS
+    threads = self.members * WARPGROUP_THREADS
     group = arith.divui(mgpu_utils.thread_idx(), mgpu_utils.c(threads, i32))
     barrier = arith.addi(group, mgpu_utils.c(_FIRST_BARRIER, i32))
     nvvm.barrier(barrier_id=barrier, number_of_threads=mgpu_utils.c(threads, i32))
-
-
-def _thread(count: int) -> Any:
-  """The thread's number in its `count` neighbours."""
-  i32 = ir.IntegerType.get_signless(32)
-  return arith.remui(mgpu_utils.thread_idx(), mgpu_utils.c(count, i32))
 
 
 def _of_a_thread(registers: Sequence[Any], take: str, combine: str) -> Any:

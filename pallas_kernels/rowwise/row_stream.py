@@ -15,7 +15,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from hw_profiles.capacity.warpgroups import FEWEST_REGISTERS, consumer_registers
+from hw_profiles.capacity.warpgroups import (
+  FEWEST_REGISTERS,
+  WARPGROUP_THREADS,
+  consumer_registers,
+)
 from pallas_kernels.hopper.fence import fence_smem
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.rowwise.arithmetic import INTERPRETED, Arithmetic
@@ -32,26 +36,27 @@ _MOST_NUMBERS = 48
 _LARGEST_SHARE = 64
 # A copy has as many bytes for each thread of the memory warpgroup: 64 columns are 128 B. What is
 # left of a row comes with a copy of its last 64, in part once more.
-_COPIED = 64
+COPIED_COLUMNS = 64
 # Vectors of results begin at multiples of their size in every row.
 _COLUMNS_STEP = 8
 _VECTORS = (8, 4)
 _MOST_STAGES = 16
 # Beside the ring: barriers, what warps exchange.
-_OTHER_BYTES = 2048
+OTHER_BYTES = 2048
 
 
 def members_of(columns: int) -> int:
   """Warpgroups that share a row: as many as have room for its numbers, or all."""
   for members in (1, 2):
-    if columns <= members * 128 * _MOST_NUMBERS:
+    if columns <= members * WARPGROUP_THREADS * _MOST_NUMBERS:
       return members
   return _CONSUMERS
 
 
 def share_of(columns: int, *, interpreted: bool = False) -> Share | None:
   """The pieces with the fewest zeros beyond the row's end; None: the kernels take no such row."""
-  if not _COPIED <= columns <= _CONSUMERS * 128 * _LARGEST_SHARE or columns % _COLUMNS_STEP:
+  most = _CONSUMERS * WARPGROUP_THREADS * _LARGEST_SHARE
+  if not COPIED_COLUMNS <= columns <= most or columns % _COLUMNS_STEP:
     return None
   members = members_of(columns)
   found = [Share(columns, members, vector, interpreted) for vector in _VECTORS]
@@ -74,7 +79,7 @@ def stages(columns: int, *, matrices: int, shared_bytes: int, column_bytes: int 
   if share is None:
     return 0
   groups = _CONSUMERS // share.members
-  room = shared_bytes - _OTHER_BYTES - column_bytes * share.stored
+  room = shared_bytes - OTHER_BYTES - column_bytes * share.stored
   found = min(room // (2 * share.stored * matrices), _MOST_STAGES) // groups * groups
   return found if found >= 2 * groups else 0
 
@@ -118,15 +123,29 @@ class RowStream:
 
   @staticmethod
   def create(
-    share: Share, *, matrices: int, rows: int, cores: int, shared_bytes: int, column_bytes: int = 0
+    columns: int,
+    *,
+    matrices: int,
+    rows: int,
+    cores: int,
+    shared_bytes: int,
+    column_bytes: int = 0,
+    interpreted: bool = False,
   ) -> "RowStream":
-    """That of a row that there are `stages` for."""
+    """That of rows that there are `stages` for."""
+    share = share_of(columns, interpreted=interpreted)
+    assert share is not None
     num_stages = stages(
-      share.columns, matrices=matrices, shared_bytes=shared_bytes, column_bytes=column_bytes
+      columns, matrices=matrices, shared_bytes=shared_bytes, column_bytes=column_bytes
     )
     return RowStream(
       matrices, rows, share, _CONSUMERS // share.members, min(rows, cores), num_stages
     )
+
+  @property
+  def result_columns(self) -> int:
+    """Of a row of results; see `Share.store`."""
+    return self.share.stored if self.share.interpreted else self.share.columns
 
   @property
   def consumers(self) -> int:
@@ -143,8 +162,8 @@ class RowStream:
   def copies(self) -> list[tuple[int, int]]:
     """First columns and sizes of the copies of a row."""
     columns = self.share.columns
-    whole = columns // _COPIED * _COPIED
-    return [(0, whole)] + ([(columns - _COPIED, _COPIED)] if whole < columns else [])
+    whole = columns // COPIED_COLUMNS * COPIED_COLUMNS
+    return [(0, whole)] + ([(columns - COPIED_COLUMNS, COPIED_COLUMNS)] if whole < columns else [])
 
   def scratch(self, dtypes: Sequence[Any]) -> tuple[Any, ...]:
     """What `run` has for `scratch`, of matrices of these dtypes."""

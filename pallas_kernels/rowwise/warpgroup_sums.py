@@ -13,11 +13,17 @@ from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from hw_profiles.capacity.warpgroups import WARPGROUP_THREADS
 from pallas_kernels.compat import arith, ir, llvm, memref, vector
 
-_THREADS = 128
-_LANES = 32
-_WARPS = _THREADS // _LANES
+LANES = 32
+WARPS = WARPGROUP_THREADS // LANES
+
+
+def thread_of(count: int) -> Any:
+  """The thread's number in its `count` neighbours."""
+  i32 = ir.IntegerType.get_signless(32)
+  return arith.remui(mgpu_utils.thread_idx(), mgpu_utils.c(count, i32))
 
 
 def _layout(shape: tuple[int, ...], vec_size: int) -> Any:
@@ -44,13 +50,10 @@ def clear(ref: Any, *, interpreted: bool) -> None:
   @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),))
   def fill(_: Any, shared: Any) -> None:
     index = ir.IndexType.get()
-    i32 = ir.IntegerType.get_signless(32)
-    thread = arith.index_castui(
-      index, arith.remui(mgpu_utils.thread_idx(), mgpu_utils.c(_THREADS, i32))
-    )
+    thread = arith.index_castui(index, thread_of(WARPGROUP_THREADS))
     zero = mgpu_utils.c(0, ir.MemRefType(shared.type).element_type)
     width = mgpu_utils.c(ref.shape[-1], index)
-    for start in range(0, ref.size, _THREADS):
+    for start in range(0, ref.size, WARPGROUP_THREADS):
       # a short last step: its threads store the last zeros again
       last = mgpu_utils.c(ref.size - 1, index)
       place = arith.minui(arith.addi(thread, mgpu_utils.c(start, index)), last)
@@ -123,12 +126,12 @@ def reduced(
     *arrays, shared = arguments
     i32, index = ir.IntegerType.get_signless(32), ir.IndexType.get()
     found = [_of_a_thread(x, combine) for x in arrays]
-    distance = _LANES // 2
+    distance = LANES // 2
     while distance:
       found = [combine(x, mgpu_utils.shfl_bfly(x, distance)) for x in found]
       distance //= 2
-    thread = arith.remui(mgpu_utils.thread_idx(), mgpu_utils.c(_THREADS, i32))
-    warp = arith.index_castui(index, arith.divui(thread, mgpu_utils.c(_LANES, i32)))
+    thread = thread_of(WARPGROUP_THREADS)
+    warp = arith.index_castui(index, arith.divui(thread, mgpu_utils.c(LANES, i32)))
     for i, x in enumerate(found):
       # every lane of a warp has the same number
       memref.store(x, shared, [mgpu_utils.c(i, index), warp])
@@ -136,7 +139,7 @@ def reduced(
 
   exchange(*blocks, scratch)
   both = jnp.maximum if largest else jnp.add
-  parts = [[scratch[i, warp] for warp in range(_WARPS)] for i in range(len(blocks))]
+  parts = [[scratch[i, warp] for warp in range(WARPS)] for i in range(len(blocks))]
   return tuple(both(both(a, b), both(c, d)) for a, b, c, d in parts)
 
 
