@@ -8,25 +8,18 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from hw_profiles.attention.warp_specialized import WGMMA_ROWS, gradient_slots
-from pallas_kernels.attention.masks import Band
-from pallas_kernels.attention.operands import Sizes
-from pallas_kernels.attention.rule import AttentionRule
+from pallas_kernels.attention.hopper_geometry import Instance
 from pallas_kernels.attention.schedule import Region, TileOrder, regions_of
-from pallas_kernels.attention.softmax import LogitRule
 
 # Columns of the widest swizzle span of a 16-bit operand, which a window of K's columns is made of
 _SPAN = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Geometry:
-  """Static facts of one kernel instance.
+class Geometry(Instance):
+  """Static facts of one instance of the backward kernel.
 
   Attributes:
-    rule: What is computed.
-    sizes: Of the attention, as it was given.
-    head_dim: Head size of Q and K as they are stored.
-    value_dim: Head size of V and dO as they are stored.
     block_q: Queries of a step.
     consumers: Consumer warpgroups, of 64 keys each.
     num_stages: Steps in flight.
@@ -35,10 +28,6 @@ class Geometry:
       descending order of their keys; see `hopper_backward_kernel`.
   """
 
-  rule: AttentionRule
-  sizes: Sizes
-  head_dim: int
-  value_dim: int
   block_q: int
   consumers: int
   num_stages: int
@@ -64,16 +53,6 @@ class Geometry:
   def slots(self) -> int:
     """Slots of dZ and of a step's part of dQ, which is let go of a step later."""
     return gradient_slots(self.consumers)
-
-  @property
-  def logits(self) -> LogitRule:
-    """From dot products to logits."""
-    return self.rule.logits(has_bias=False)
-
-  @property
-  def band(self) -> Band:
-    """What queries see."""
-    return self.rule.band.of(seq_q=self.sizes.seq_q, seq_kv=self.sizes.seq_kv)
 
   def is_lean(self, *, has_sight: bool) -> bool:
     """Whether steps go without barriers of a warpgroup and without zeros in accumulators.

@@ -18,14 +18,37 @@ from pallas_kernels.portable_support import batch_index
 
 
 @dataclasses.dataclass(frozen=True)
-class Geometry:
-  """Static facts of one kernel instance.
+class Instance:
+  """What one instance of a kernel computes, forward or backward.
 
   Attributes:
     rule: What is computed.
     sizes: Of the attention, as it was given.
     head_dim: Head size of Q and K as they are stored.
-    value_dim: Head size of V and O as they are stored.
+    value_dim: Head size of V and of O or dO as they are stored.
+  """
+
+  rule: AttentionRule
+  sizes: Sizes
+  head_dim: int
+  value_dim: int
+
+  @property
+  def logits(self) -> LogitRule:
+    """From dot products to logits."""
+    return self.rule.logits(has_bias=False)
+
+  @property
+  def band(self) -> Band:
+    """What queries see."""
+    return self.rule.band.of(seq_q=self.sizes.seq_q, seq_kv=self.sizes.seq_kv)
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry(Instance):
+  """Static facts of one instance of the forward kernel.
+
+  Attributes:
     config: The tile.
     consumers: Consumer warpgroups.
     order: The order of the tiles.
@@ -34,10 +57,6 @@ class Geometry:
     value_panels: The same of V and O.
   """
 
-  rule: AttentionRule
-  sizes: Sizes
-  head_dim: int
-  value_dim: int
   config: AttentionConfig
   consumers: int
   order: TileOrder
@@ -64,16 +83,6 @@ class Geometry:
   def rows(self) -> int:
     """Rows of a consumer."""
     return self.config.block_q // self.consumers
-
-  @property
-  def logits(self) -> LogitRule:
-    """From dot products to logits."""
-    return self.rule.logits(has_bias=False)
-
-  @property
-  def band(self) -> Band:
-    """What queries see."""
-    return self.rule.band.of(seq_q=self.sizes.seq_q, seq_kv=self.sizes.seq_kv)
 
   def regions(self, tile: schedule.Tile, walks: Any | None) -> tuple[Any, Any, tuple[Region, ...]]:
     """First block of keys, one past the last, and the regions that a tile walks.
