@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from pallas_kernels import compat
+from pallas_kernels.rowwise import implementations
 
 ON_CPU = ["xla", "interpret"]
 ON_GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("mosaic_gpu", "triton")]
@@ -42,3 +43,10 @@ def races(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
   params = compat.gpu_interpret_params
   monkeypatch.setattr(compat, "gpu_interpret_params", lambda: params(detect_races=True))
   return lambda: jax.default_backend() == "cpu" and compat.races_found()
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+  """Makes a CPU one of two cores, so that a block of a row-wise Hopper kernel has several rows."""
+  if jax.default_backend() == "cpu":
+    monkeypatch.setattr(implementations, "_cores", lambda _: 2)

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import hw_profiles
 import pallas_kernels
 import reference
+from pallas_kernels import compat
 
 # Each implementation that runs on this machine.
 ROWS = (
@@ -23,6 +25,13 @@ KERNEL = (
   if jax.default_backend() == "cpu"
   else [pytest.param("triton", marks=pytest.mark.gpu)]
 )
+# The Hopper kernels of rows: compiled on a GPU, interpreted beside it.
+ON_CPU = jax.default_backend() == "cpu"
+HOPPER = "mosaic_gpu_interpret" if ON_CPU else "mosaic_gpu"
+HOPPER_MARKS = [] if ON_CPU else [pytest.mark.gpu]
+runs_hopper = pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
+H200_SHARED_BYTES = hw_profiles.get_profile("h200_sxm").max_shared_bytes_per_block
 U = 2.0**-24
 
 

@@ -7,26 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rowwise_cases
-from rowwise_cases import arrays, normal
+from rowwise_cases import (
+  H200,
+  H200_SHARED_BYTES,
+  HOPPER,
+  HOPPER_MARKS,
+  arrays,
+  normal,
+  runs_hopper,
+)
 
 import reference
 from pallas_kernels import RowConfig, compat, device, explain, quantize_rows, swiglu_quantize
-from pallas_kernels.rowwise import implementations, mosaic_arithmetic, row_stream
+from pallas_kernels.rowwise import mosaic_arithmetic, row_stream
 
-CPU = jax.default_backend() == "cpu"
-NAME = "mosaic_gpu_interpret" if CPU else "mosaic_gpu"
-SHARED_BYTES = 232448
 CODES = ["float8_e4m3fn", "int8"]
-H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
-pytestmark = [] if CPU else [pytest.mark.gpu]
-runs = pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
-
-
-@pytest.fixture
-def cores(monkeypatch):
-  """Makes a CPU one of two cores, so that a block has several rows."""
-  if CPU:
-    monkeypatch.setattr(implementations, "_cores", lambda _: 2)
+pytestmark = HOPPER_MARKS
 
 
 def assert_same_codes(found, expected) -> None:
@@ -61,7 +57,7 @@ def special_rows(rng, rows: int, columns: int, dtype: str = "bfloat16") -> jax.A
   return jnp.asarray(x, dtype)
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize(
   ("rows", "columns"),
@@ -74,53 +70,53 @@ def special_rows(rng, rows: int, columns: int, dtype: str = "bfloat16") -> jax.A
 )
 def test_codes_of_gated_rows_are_inside_the_bounds(rows, columns, code, cores, races, rng):
   gate, up = normal(rng, rows, columns), normal(rng, rows, columns)
-  found = rowwise_cases.swiglu_quantize(gate, up, dtype=code, implementation=NAME)
+  found = rowwise_cases.swiglu_quantize(gate, up, dtype=code, implementation=HOPPER)
   assert not races()
   assert_gated(found, gate, up, code)
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize(("columns", "code"), [(64, "int8"), (72, "float8_e4m3fn"), (5000, "int8")])
 def test_rows_of_any_multiple_of_eight(columns, code, cores, rng):
   # the last columns are copied twice, zeros follow them
   gate, up = normal(rng, 5, columns, dtype="float16"), normal(rng, 5, columns, dtype="float16")
-  found = rowwise_cases.swiglu_quantize(gate, up, dtype=code, implementation=NAME)
+  found = rowwise_cases.swiglu_quantize(gate, up, dtype=code, implementation=HOPPER)
   assert_gated(found, gate, up, code)
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize(
   ("columns", "code"),
   [(1024, "float8_e4m3fn"), (1024, "int8"), (6200, "float8_e4m3fn"), (13312, "int8")],
 )
 def test_codes_of_rows_are_the_references(columns, code, cores, rng):
   x = special_rows(rng, 9, columns)
-  found = rowwise_cases.quantize_rows(x, dtype=code, implementation=NAME)
+  found = rowwise_cases.quantize_rows(x, dtype=code, implementation=HOPPER)
   expected = reference.quantize_rows(np.asarray(x), dtype=code)
   assert_same_codes(found, expected)
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("code", CODES)
 def test_infinities_and_nans_of_gated_rows(code, cores, rng):
   gate, up = special_rows(rng, 9, 1024), normal(rng, 9, 1024)
   for operands in ((gate, up), (up, gate)):
-    found = rowwise_cases.swiglu_quantize(*operands, dtype=code, implementation=NAME)
+    found = rowwise_cases.swiglu_quantize(*operands, dtype=code, implementation=HOPPER)
     assert_gated(found, *operands, code)
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("exponent", [-110, -60, 60, 110])
 def test_rows_at_the_ends_of_the_range(exponent, cores, rng):
   x = jnp.asarray(rng.standard_normal((4, 512)) * 2.0**exponent, jnp.bfloat16)
-  found = rowwise_cases.quantize_rows(x, implementation=NAME)
+  found = rowwise_cases.quantize_rows(x, implementation=HOPPER)
   assert_same_codes(found, reference.quantize_rows(np.asarray(x)))
 
 
-@runs
+@runs_hopper
 def test_a_batch_is_more_rows(cores, rng):
   x = normal(rng, 3, 5, 256)
-  found = jax.vmap(lambda x: quantize_rows(x, implementation=NAME))(x)
+  found = jax.vmap(lambda x: quantize_rows(x, implementation=HOPPER))(x)
   assert_same_codes(found, reference.quantize_rows(np.asarray(x)))
 
 
@@ -182,7 +178,7 @@ def test_a_row_is_shared_by_few_warpgroups(columns, members, vector):
   ],
 )
 def test_every_group_has_stages_of_its_own(columns, matrices, expected):
-  assert row_stream.stages(columns, matrices=matrices, shared_bytes=SHARED_BYTES) == expected
+  assert row_stream.stages(columns, matrices=matrices, shared_bytes=H200_SHARED_BYTES) == expected
 
 
 @pytest.mark.parametrize(
@@ -195,7 +191,7 @@ def test_every_group_has_stages_of_its_own(columns, matrices, expected):
     ((7239, 4096), "bfloat16", {"config": RowConfig(1, 4096, 1)}, "follow from its columns"),
   ],
 )
-@runs
+@runs_hopper
 def test_what_it_refuses(shape, dtype, options, reason):
   x = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
   with device.abstract_gpu(**H200), pytest.raises(NotImplementedError, match=reason):
@@ -211,7 +207,7 @@ def test_an_older_jax_and_another_device_are_refused_by_name(monkeypatch):
     assert "needs jax 0.11" in explain(quantize_rows, x).refused["mosaic_gpu"]
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("columns", [4096, 5000, 11008, 12288])
 def test_long_rows_lower(columns, code):
@@ -228,7 +224,7 @@ def test_long_rows_lower(columns, code):
     assert "portable" not in lowered.as_text()
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize(
   ("shape", "runs_there"),
   [
@@ -251,7 +247,7 @@ def test_codes_of_long_rows_from_memory_are_its_own(shape, runs_there):
   assert given.implementation == "triton"
 
 
-@runs
+@runs_hopper
 def test_a_tile_is_the_portable_kernels():
   x = jax.ShapeDtypeStruct((7239, 4096), jnp.bfloat16)
   with device.abstract_gpu(**H200):

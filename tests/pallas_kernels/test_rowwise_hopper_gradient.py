@@ -6,20 +6,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rowwise_cases import arrays, assert_rms_gradients, normal
+from rowwise_cases import (
+  H200_SHARED_BYTES,
+  HOPPER,
+  HOPPER_MARKS,
+  ON_CPU,
+  arrays,
+  assert_rms_gradients,
+  normal,
+  runs_hopper,
+)
 
 import reference
-from pallas_kernels import compat, device, explain, rms_norm
+from pallas_kernels import device, explain, rms_norm
 from pallas_kernels.rowwise import hopper_rms_gradient, implementations
 from pallas_kernels.rowwise.inverse_rms import coarse_power
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 
-CPU = jax.default_backend() == "cpu"
-NAME = "mosaic_gpu_interpret" if CPU else "mosaic_gpu"
-SHARED_BYTES = 232448
-pytestmark = [] if CPU else [pytest.mark.gpu]
-runs = pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+pytestmark = HOPPER_MARKS
 
 
 def request(dtype: str = "bfloat16", *, name: str | None = "mosaic_gpu", **fields) -> RowRequest:
@@ -30,11 +35,11 @@ def request(dtype: str = "bfloat16", *, name: str | None = "mosaic_gpu", **field
 
 def gradients(x, weight, d_out, **fields):
   operands = RowOperands((x[None], d_out[None]), (weight[None, None],))
-  d_x, d_weight = implementations.run(request(x.dtype.name, name=NAME, **fields), operands)
+  d_x, d_weight = implementations.run(request(x.dtype.name, name=HOPPER, **fields), operands)
   return d_x[0], d_weight[0, 0]
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
   ("rows", "columns"),
@@ -46,7 +51,7 @@ def gradients(x, weight, d_out, **fields):
   ],
 )
 def test_gradients(rows, columns, dtype, monkeypatch, rng):
-  if CPU:
+  if ON_CPU:
     monkeypatch.setattr(implementations, "_cores", lambda _: 2)
   x, d_out = normal(rng, rows, columns, dtype=dtype), normal(rng, rows, columns, dtype=dtype)
   weight = normal(rng, columns, dtype=dtype)
@@ -55,11 +60,11 @@ def test_gradients(rows, columns, dtype, monkeypatch, rng):
   assert_rms_gradients(d_x, d_weight, x, weight, d_out)
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("scale", [2.0**-110, 2.0**-60, 2.0**-33, 2.0**40, 2.0**70, 2.0**120])
 @pytest.mark.parametrize("d_scale", [2.0**-50, 1.0, 2.0**60])
 def test_rows_whose_squares_or_products_leave_the_range(scale, d_scale, monkeypatch, rng):
-  if CPU:
+  if ON_CPU:
     monkeypatch.setattr(implementations, "_cores", lambda _: 1)
   # beside ordinary rows, and one whose gradient is zero
   x = np.asarray(rng.standard_normal((4, 512)), np.float64)
@@ -79,14 +84,14 @@ def test_rows_whose_squares_or_products_leave_the_range(scale, d_scale, monkeypa
     assert np.all(error <= 2.0**-8 * np.abs(value) + 2.0**-18 * largest + 2.0**-126)
 
 
-@runs
+@runs_hopper
 def test_the_weights_offset_and_eps_enter(monkeypatch, rng):
-  if CPU:
+  if ON_CPU:
     monkeypatch.setattr(implementations, "_cores", lambda _: 2)
   x, weight, d_out = normal(rng, 6, 512), normal(rng, 512), normal(rng, 6, 512)
   found = gradients(x, weight, d_out, eps=0.125, weight_offset=1.0)
   same = implementations.run(
-    request(name="interpret" if CPU else "triton", eps=0.125, weight_offset=1.0),
+    request(name="interpret" if ON_CPU else "triton", eps=0.125, weight_offset=1.0),
     RowOperands((x[None], d_out[None]), (weight[None, None],)),
   )
   for ours, portable in zip(arrays(*found), arrays(*same), strict=True):
@@ -108,7 +113,7 @@ def test_a_row_is_cut_into_a_box_of_whole_loads(columns):
   [(12288, 4), (11008, 4), (5120, 8), (5000, 0), (16384, 0), (111, 0), (0, 0)],
 )
 def test_the_ring_has_two_stages_for_each_consumer_or_none(columns, expected):
-  assert hopper_rms_gradient.stages(columns, shared_bytes=SHARED_BYTES) == expected
+  assert hopper_rms_gradient.stages(columns, shared_bytes=H200_SHARED_BYTES) == expected
 
 
 def test_a_coarse_power_leaves_squares_in_range():
@@ -127,7 +132,7 @@ def refused(sizes, **fields):
   return None if found is None else found.reason
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize(
   ("sizes", "fields", "reason"),
   [
@@ -146,7 +151,7 @@ def test_what_it_refuses(sizes, fields, reason):
   assert reason in refused(implementations.Sizes(*sizes), **fields)
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("columns", [4096, 11008, 12288])
 def test_long_rows_are_its_own_and_lower(columns):
   assert refused(implementations.Sizes(1, 7239, columns), name=None) is None
@@ -163,7 +168,7 @@ def test_long_rows_are_its_own_and_lower(columns):
   assert "rmsnorm_gradient_portable" not in text
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize(
   ("rows", "options", "said"),
   [

@@ -4,28 +4,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rowwise_cases import arrays, normal, rms_norm
+from rowwise_cases import (
+  H200,
+  H200_SHARED_BYTES,
+  HOPPER,
+  HOPPER_MARKS,
+  ON_CPU,
+  arrays,
+  normal,
+  rms_norm,
+  runs_hopper,
+)
 
 import reference
-from pallas_kernels import RowConfig, compat, device, explain
-from pallas_kernels.rowwise import hopper_rms_norm, implementations
+from pallas_kernels import RowConfig, device, explain
+from pallas_kernels.rowwise import hopper_rms_norm
 
-CPU = jax.default_backend() == "cpu"
-NAME = "mosaic_gpu_interpret" if CPU else "mosaic_gpu"
-SHARED_BYTES = 232448
-H200 = {"device_kind": "NVIDIA H200", "num_cores": 132}
-pytestmark = [] if CPU else [pytest.mark.gpu]
-runs = pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+pytestmark = HOPPER_MARKS
 
 
-@pytest.fixture
-def cores(monkeypatch):
-  """Makes a CPU one of two cores, so that a block has several rows."""
-  if CPU:
-    monkeypatch.setattr(implementations, "_cores", lambda _: 2)
-
-
-@runs
+@runs_hopper
 @pytest.mark.parametrize(
   ("rows", "columns", "dtype", "weight_dtype"),
   [
@@ -38,39 +36,39 @@ def cores(monkeypatch):
 def test_rows_and_their_sums(rows, columns, dtype, weight_dtype, cores, races, rng):
   x, residual = normal(rng, rows, columns, dtype=dtype), normal(rng, rows, columns, dtype=dtype)
   weight = normal(rng, columns, dtype=weight_dtype)
-  out, total = rms_norm(x, weight, residual=residual, implementation=NAME)
+  out, total = rms_norm(x, weight, residual=residual, implementation=HOPPER)
   assert not races()
   np.testing.assert_array_equal(*arrays(total, x + residual))
   reference.assert_rms_norm_close(*arrays(out, total, weight))
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("columns", [72, 5000])
 def test_rows_of_any_multiple_of_eight_and_the_other_convention(columns, cores, rng):
   x, weight = normal(rng, 5, columns), normal(rng, columns)
   options = {"eps": 0.125, "weight_offset": 1.0, "cast_before_weight": True}
-  out = rms_norm(x, weight, implementation=NAME, **options)
+  out = rms_norm(x, weight, implementation=HOPPER, **options)
   reference.assert_rms_norm_close(*arrays(out, x, weight), **options)
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
 def test_squares_neither_overflow_nor_vanish(eps, cores, rng):
   scales = np.array([1e30, 3e38 / 8, 1e-30, 2.0**-116, 1, 0])[: 5 if eps == 0.0 else 6]
   x = jnp.asarray(rng.standard_normal((len(scales), 512)) * scales[:, None], jnp.bfloat16)
   weight = jnp.ones(512, jnp.bfloat16)
-  out = rms_norm(x, weight, eps=eps, implementation=NAME)
+  out = rms_norm(x, weight, eps=eps, implementation=HOPPER)
   reference.assert_rms_norm_close(*arrays(out, x, weight), eps=eps)
 
 
-@runs
+@runs_hopper
 def test_nans_and_infinities_are_where_the_portable_kernel_has_them(cores, rng):
   x = np.array(normal(rng, 4, 256, dtype="float32"))
   x[1, 3], x[2, 5], x[3] = np.nan, -np.inf, np.inf
   x = jnp.asarray(x, jnp.bfloat16)
   weight = normal(rng, 256)
-  found = rms_norm(x, weight, implementation=NAME)
-  portable = rms_norm(x, weight, implementation="interpret" if CPU else "triton")
+  found = rms_norm(x, weight, implementation=HOPPER)
+  portable = rms_norm(x, weight, implementation="interpret" if ON_CPU else "triton")
   np.testing.assert_array_equal(np.isnan(found), np.isnan(portable))
   np.testing.assert_array_equal(*arrays(found[2] == 0, portable[2] == 0))
   assert np.all(np.isfinite(np.asarray(found[0], np.float32)))
@@ -81,11 +79,11 @@ def test_nans_and_infinities_are_where_the_portable_kernel_has_them(cores, rng):
   [(12288, 1, 6), (11008, 2, 4), (5000, 2, 8), (4096, 2, 12), (12288, 2, 0), (100, 1, 0)],
 )
 def test_every_group_has_stages_of_its_own_beside_the_weights(columns, matrices, expected):
-  found = hopper_rms_norm.stages(columns, matrices=matrices, shared_bytes=SHARED_BYTES)
+  found = hopper_rms_norm.stages(columns, matrices=matrices, shared_bytes=H200_SHARED_BYTES)
   assert found == expected
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize(
   ("columns", "dtype", "options", "reason"),
   [
@@ -105,7 +103,7 @@ def test_what_it_refuses(columns, dtype, options, reason):
     explain(rms_norm.__wrapped__, x, weight, implementation="mosaic_gpu", **options)
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize("columns", [4096, 5000, 11008])
 def test_long_rows_lower_with_gradients_of_their_own(columns):
   def loss(x, residual, weight):
@@ -120,7 +118,7 @@ def test_long_rows_lower_with_gradients_of_their_own(columns):
   assert "portable" not in text
 
 
-@runs
+@runs_hopper
 @pytest.mark.parametrize(
   ("shape", "runs_there"),
   [((7239, 11008), True), ((1024, 12288), True), ((7239, 5000), False), ((64, 12288), False)],
