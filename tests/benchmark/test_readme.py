@@ -75,8 +75,12 @@ def table_under(sentence):
 
 
 def newest(rows, **fields):
-  """The kept row of a problem, with the default tile where the planned one is beside it."""
-  found = [row for row in rows if all(row[name] == value for name, value in fields.items())]
+  """The kept row of a problem beside its peers, with the default tile where the planned one is beside it."""
+  found = [
+    row
+    for row in rows
+    if row["peers"] and all(row[name] == value for name, value in fields.items())
+  ]
   assert found, fields
   last = max(row["environment"]["date"] for row in found)
   # `--planned` adds a row that names its tile
@@ -115,61 +119,53 @@ def cell(rate):
   return "-" if rate is None else f"{rate:.0f}"
 
 
-def test_attention_s_rates_are_those_that_are_kept():
-  kept = results_of("h200-attention.json")
-  table = table_under("`exponentials`):")
-  assert len(table) == 1 + len(kept["rows"])
+@pytest.mark.parametrize(
+  ("sentence", "passes", "flags_of_all"),
+  [("Forward, beside its peers", 1, []), ("Forward and backward:", 3.5, ["--backward"])],
+)
+def test_attention_s_rates_are_those_that_are_kept(sentence, passes, flags_of_all):
+  kept = results_of("h200-attention.json")["rows"]
+  kept = [row for row in kept if row["kernel"] == "flash_attention"]
+  table = table_under(sentence)
+  shown = {row["shape"] for row in kept if ("--backward" in row["options"]) == bool(flags_of_all)}
+  assert len(table) == len(shown) + 1  # one of them with and without a mask
   for label, cells in table.items():
     *sizes, kind = label.split(", ")
     batch, seq, heads, kv_heads, head_dim = map(int, sizes)
-    tflop = 4e-6 * batch * heads * seq * seq * head_dim / (2 if kind == "causal" else 1)
-    if kind == "full":
-      times = kept["exponentials"]["scores_ahead"]["times_us"]["full"]
-      found = [times["base"], times["cudnn"], None, None]
-    else:
-      shape = f"batch={batch},seq_q={seq},seq_kv={seq},heads={heads}"
-      shape += f",kv_heads={kv_heads}" if kv_heads != heads else ""
-      shape += f",head_dim={head_dim}" if head_dim != 128 else ""
-      row = newest(kept["rows"], kernel="flash_attention", shape=shape, options=["--causal"])
-      found = [row["measured_us"], *(row["peers"][who] for who in ("cudnn", "fa3", "tokamax"))]
+    tflop = 4e-6 * passes * batch * heads * seq * seq * head_dim / (2 if kind == "causal" else 1)
+    shape = f"batch={batch},seq_q={seq},seq_kv={seq},heads={heads}"
+    shape += f",kv_heads={kv_heads}" if kv_heads != heads else ""
+    shape += f",head_dim={head_dim}" if head_dim != 128 else ""
+    options = [*(["--causal"] if kind == "causal" else []), *flags_of_all]
+    row = newest(kept, shape=shape, options=options)
+    found = [row["measured_us"], *(row["peers"].get(who) for who in ("cudnn", "fa3", "tokamax"))]
     assert cells == [cell(time and tflop / time) for time in found], label
 
 
-def test_the_gradients_rates_of_attention_are_those_that_are_kept():
-  lines = results_of("h200-attention.json")["training"]["runs"][0]["lines"]
-  table = table_under("head size 64 before its forward kernel became 5 % faster):")
-  assert len(table) == len(lines)
+def test_decode_s_times_are_those_that_are_kept():
+  kept = results_of("h200-attention.json")["rows"]
+  table = table_under("`decode_attention` of 32 heads")
+  assert len(table) == 6
   for label, cells in table.items():
-    *sizes, kind = label.split(", ")
-    line = lines["batch={},seq={},heads={},kv_heads={},head_dim={},".format(*sizes) + kind]
-    rates = [
-      line["forward and backward"].get(who, {}).get("tflops")
-      for who in ("ours", "cudnn", "FlashAttention-3")
-    ]
-    assert cells == [cell(rate) for rate in rates], label
+    batch, keys, cold = re.fullmatch(r"(\d+) x (\d+)(, cold L2)?", label).groups()
+    shape = f"batch={batch},seq_kv={keys},heads=32,kv_heads=8"
+    row = newest(kept, kernel="decode_attention", shape=shape, cold_l2=bool(cold))
+    times = row["measured_us"], *(row["peers"][who] for who in ("cudnn", "fa3", "tokamax"))
+    assert cells == [f"{time:.1f}" for time in times], label
 
 
 def test_the_row_wise_ops_times_are_those_that_are_kept():
-  kept = results_of("h200-rowwise.json")
-  table = table_under("`hopper_gradient`), in microseconds:")
+  kept = results_of("h200-rowwise.json")["rows"]
+  table = table_under("from 1024 rows of 11008 on")
   assert len(table) > 10
   for label, cells in table.items():
-    gradients, op, rows, columns = re.fullmatch(
-      r"(gradients of )?(\w+)(?:, e4m3)?, (\d+) x (\d+)", label
+    op, rows, columns, gradients = re.fullmatch(
+      r"(\w+)(?:, e4m3)?, (\d+) x (\d+)(, with gradients)?", label
     ).groups()
-    size = {"rows": int(rows), "columns": int(columns)}
-    shape = f"rows={rows},columns={columns}"
-    if gradients and op == "rms_norm" and rows == "7239":
-      places, names = kept["hopper_gradient"]["rows"], ("hopper_us", "xla_us")
-    elif gradients:
-      places, names = kept["public_functions"]["rows"], ("ours", "xla")
-      size["op"] = f"{op} gradients"
-    elif op == "rms_norm" and rows == "7239":
-      places, names = kept["hopper_rows"]["rows"], ("hopper_us", "xla_us")
-      size = {"op": op, "shape": shape}
-    else:
-      row = newest(kept["rows"], kernel=op, shape=shape, options=[])
-      assert cells == [f"{time:.1f}" for time in (row["measured_us"], row["peers"]["xla"])], label
-      continue
-    (row,) = (row for row in places if size.items() <= row.items())
-    assert cells == [f"{row[name]:.1f}" for name in names], label
+    row = newest(
+      kept,
+      kernel=op,
+      shape=f"rows={rows},columns={columns}",
+      options=["--backward"] if gradients else [],
+    )
+    assert cells == [f"{time:.1f}" for time in (row["measured_us"], row["peers"]["xla"])], label
