@@ -75,7 +75,7 @@ def table_under(sentence):
 
 
 def newest(rows, **fields):
-  """The kept row of a problem beside its peers, with the default tile where the planned one is beside it."""
+  """The kept row of a problem and its peers; the default tile where the planned one is there."""
   found = [
     row
     for row in rows
