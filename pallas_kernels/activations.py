@@ -124,6 +124,13 @@ def apply(name: str | None, x: jax.Array, *, native_exp2: bool = False) -> jax.A
   raise ValueError(f"activation={name!r}: expected None or one of {ACTIVATIONS}")
 
 
+def with_derivative(name: str, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The activation called `name` of float32 x, and its derivative there."""
+  if name == "silu":
+    return silu_with_grad(x)
+  raise ValueError(f"activation={name!r}: expected one of {ACTIVATIONS}")
+
+
 def derivative(name: str, x: jax.Array) -> jax.Array:
   """The derivative of the activation called `name` at float32 x."""
   if name == "silu":

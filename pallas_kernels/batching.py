@@ -31,6 +31,7 @@ def batched(
   run: Callable[..., Any],
   *operands: jax.Array,
   rows: Callable[..., jax.Array | None] = lambda *_: None,
+  with_rows: tuple[int, ...] = (0,),
 ) -> Any:
   """`run(*operands)`, with a vmap rule that folds mapped axes into the batch.
 
@@ -38,9 +39,10 @@ def batched(
     run: Takes operands of [batch or 1, ...], returns [batch, ...], an array or
       a tuple of them.
     *operands: Of these shapes.
-    rows: A cheaper way to run a call of which only the first operand is mapped
-      and the others are the same for all: gets the operands, the first with its
-      mapped axis in front, and returns the mapped result or None.
+    rows: A cheaper way to run a call of which only the operands `with_rows` are
+      mapped and the others are the same for all: gets the operands, those with
+      their mapped axis in front, and returns the mapped result or None.
+    with_rows: Places of these operands.
   """
 
   @custom_vmap
@@ -50,7 +52,9 @@ def batched(
   @call.def_vmap
   def _rule(axis_size: int, in_batched: list[bool], *operands: jax.Array) -> tuple[Any, Any]:
     mapped = list(zip(operands, in_batched, strict=True))
-    if in_batched[0] and not any(in_batched[1:]) and all(x.shape[0] == 1 for x in operands[1:]):
+    of_rows = [place in with_rows for place in range(len(operands))]
+    shared = (x for x, has_rows in zip(operands, of_rows, strict=True) if not has_rows)
+    if list(in_batched) == of_rows and all(x.shape[0] == 1 for x in shared):
       out = rows(*operands)
       if out is not None:
         return out, True
@@ -58,7 +62,7 @@ def batched(
     merged = [
       _merge(x, is_mapped=is_mapped, axis_size=axis_size, batch=batch) for x, is_mapped in mapped
     ]
-    out = batched(run, *merged, rows=rows)
+    out = batched(run, *merged, rows=rows, with_rows=with_rows)
     split = jax.tree.map(lambda x: x.reshape(axis_size, batch, *x.shape[1:]), out)
     return split, jax.tree.map(lambda _: True, split)
 

@@ -17,18 +17,24 @@ from pallas_kernels.gemm.request import GemmRequest
 
 def run_batched(request: GemmRequest, operands: Operands) -> jax.Array:
   """`implementations.run`, with vmap as more batch, or as more rows where only A is mapped."""
-  structure = jax.tree.structure(operands)
+  structure: Any = jax.tree.structure(operands)
+  # every pair's A
+  with_rows = (0, *range(structure.num_leaves - 2 * len(operands.added), structure.num_leaves, 2))
 
   def run(*flat: jax.Array) -> jax.Array:
     return implementations.run(request, jax.tree.unflatten(structure, flat))
 
-  def as_rows(a: jax.Array, *shared: jax.Array) -> jax.Array | None:
+  def as_rows(*flat: jax.Array) -> jax.Array | None:
+    a = flat[0]
     if request.transposes.a or operands.per_row:
       return None
-    out = batched(run, a.reshape(1, -1, a.shape[-1]), *shared, rows=as_rows)
+    folded = (
+      x.reshape(1, -1, x.shape[-1]) if place in with_rows else x for place, x in enumerate(flat)
+    )
+    out = batched(run, *folded, rows=as_rows, with_rows=with_rows)
     return out.reshape(*a.shape[:-1], out.shape[-1])
 
-  return batched(run, *jax.tree.leaves(operands), rows=as_rows)
+  return batched(run, *jax.tree.leaves(operands), rows=as_rows, with_rows=with_rows)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -79,7 +85,7 @@ def _backward(
   if bias is not None:
     d_bias = sum_shared(jnp.sum(d_s, axis=1, dtype=accumulator_dtype(d_s.dtype)), bias)
   d_s = round_once(d_s, a.dtype)
-  return d_left(request, d_s, a, b), d_right(request, d_s, a, b), d_bias
+  return d_left(request, (d_s,), a, (b,)), d_right(request, d_s, a, b), d_bias
 
 
 def as_stored(stored: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -95,43 +101,67 @@ def as_stored(stored: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
 
 
 def d_left(
-  request: GemmRequest, d_s: jax.Array, a: jax.Array, b: jax.Array, *, out_dtype: Any = None
+  request: GemmRequest, d_s: tuple[jax.Array, ...], a: jax.Array, bs: tuple[jax.Array, ...]
 ) -> jax.Array:
-  """The gradient of A, stored as A is: ds·Bᵀ, or its transpose B·dsᵀ.
-
-  In A's dtype and summed over the batch where A is shared; with `out_dtype` in
-  that dtype and not yet summed.
-  """
+  """The gradient of A, stored as A is: Σ ds·Bᵀ over what A is multiplied with, or Σ B·dsᵀ."""
   stored = request.transposes
   if stored.a:
-    return _product(request, b, d_s, Transposes(a=stored.b, b=True), like=a, out_dtype=out_dtype)
-  return _product(request, d_s, b, Transposes(b=not stored.b), like=a, out_dtype=out_dtype)
+    return _product(request, bs, d_s, Transposes(a=stored.b, b=True), like=a)
+  return _product(request, d_s, bs, Transposes(b=not stored.b), like=a)
 
 
 def d_right(request: GemmRequest, d_s: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
   """The gradient of B, stored as B is: Aᵀ·ds, or its transpose dsᵀ·A."""
   stored = request.transposes
   if stored.b:
-    return _product(request, d_s, a, Transposes(a=True, b=stored.a), like=b)
-  return _product(request, a, d_s, Transposes(a=not stored.a), like=b)
+    return _product(request, (d_s,), (a,), Transposes(a=True, b=stored.a), like=b)
+  return _product(request, (a,), (d_s,), Transposes(a=not stored.a), like=b)
 
 
 def _product(
   request: GemmRequest,
-  x: jax.Array,
-  y: jax.Array,
+  xs: tuple[jax.Array, ...],
+  ys: tuple[jax.Array, ...],
   transposes: Transposes,
   *,
   like: jax.Array,
-  out_dtype: Any = None,
 ) -> jax.Array:
-  """x·y, stored as `transposes` says, for the gradient of `like`, planned for its own shape."""
-  if out_dtype is not None:
-    return matmul(request.for_gradient(out_dtype, transposes), x, y, None)
-  shared = like.shape[0] == 1 and batch_of(x, y) != 1
+  """Σ x·y, stored as `transposes` says, for the gradient of `like`, planned for its own shape."""
+  shared = like.shape[0] == 1 and batch_of(*xs, *ys) != 1
   # a gradient summed over the batch is summed before it is rounded
   out_dtype = accumulator_dtype(like.dtype) if shared else like.dtype
-  return sum_shared(matmul(request.for_gradient(out_dtype, transposes), x, y, None), like)
+  wanted = request.for_gradient(out_dtype, transposes, pairs=len(xs))
+  if len(xs) == 1:
+    return sum_shared(matmul(wanted, *xs, *ys, None), like)
+  return sum_shared(summed(wanted, xs, ys), like)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def summed(request: GemmRequest, xs: tuple[jax.Array, ...], ys: tuple[jax.Array, ...]) -> jax.Array:
+  """Σ x·y over pairs, summed in one accumulator where a kernel does that and rounded once."""
+  (x, *more_x), (y, *more_y) = xs, ys
+  added = tuple(zip(more_x, more_y, strict=True))
+  return run_batched(request, Operands(x, (y,), added=added))
+
+
+def _summed_forward(
+  request: GemmRequest, xs: tuple[jax.Array, ...], ys: tuple[jax.Array, ...]
+) -> tuple[jax.Array, tuple[Any, ...]]:
+  return summed(request, xs, ys), (xs, ys)
+
+
+def _summed_backward(
+  request: GemmRequest, residuals: tuple[Any, ...], d_out: jax.Array
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+  """The gradients of each pair, as if it were the only one."""
+  xs, ys = residuals
+  d_s = round_once(d_out, xs[0].dtype)
+  pairs = tuple(zip(xs, ys, strict=True))
+  return (
+    tuple(d_left(request, (d_s,), x, (y,)) for x, y in pairs),
+    tuple(d_right(request, d_s, x, y) for x, y in pairs),
+  )
 
 
 matmul.defvjp(_forward, _backward)
+summed.defvjp(_summed_forward, _summed_backward)

@@ -58,6 +58,8 @@ def matmul(
 ) -> jax.Array:
   """out[i] = epilogue(a[i]·b[i], ...) for i < batch, or where K is split of each part.
 
+  With added pairs the epilogue gets the sum of all products, in their order.
+
   Args:
     operands: bfloat16 or float16 matrices, or float8_e4m3fn or int8 ones with K
       innermost in both; sizes at least 1.
@@ -98,18 +100,21 @@ def matmul(
     # short, so whole tiles are as good as whole TMA pitches
     tuple(padded(x, config.block_m * config.cluster_m) for x in operands.per_row),
     tuple(padded(x, config.block_n * config.cluster_n) for x in operands.per_column),
+    tuple((padded(a, *a_multiples), padded(b, *b_multiples)) for a, b in operands.added),
   )
   out_rows, out_columns = rounded_up((sizes.m, sizes.n), out_multiples)
   promotes = promotes_steps(dtype, interpreted=interpret is not None)
   geometry = Geometry(
     config=config,
-    sizes=sizes,
+    # padded for an interpreter without clipping, K is whole steps of every part
+    sizes=sizes._replace(k=operands.sizes(transposes).k),
     products=products,
     a_rows=layout.a_rows,
     transposes=transposes,
     overlaps=overlaps_epilogue(config, epilogue, promotes=promotes),
     promotes=promotes,
     max_ctas=num_ctas,
+    pairs=len(operands.pairs),
   )
   structure: Any = jax.tree.structure(operands)
 
@@ -193,10 +198,17 @@ def _vector_scratch(operands: Operands, config: MatmulConfig, *, consumers: int)
 
 def _untransposed(operands: Operands, transposes: Transposes) -> tuple[Operands, Transposes]:
   """The same product with operands stored as they are multiplied."""
-  a, bs = operands.a, operands.bs
+
+  def left(a: jax.Array) -> jax.Array:
+    return jnp.swapaxes(a, 1, 2) if transposes.a else a
+
+  def right(b: jax.Array) -> jax.Array:
+    return jnp.swapaxes(b, 1, 2) if transposes.b else b
+
   untransposed = operands._replace(
-    a=jnp.swapaxes(a, 1, 2) if transposes.a else a,
-    bs=tuple(jnp.swapaxes(b, 1, 2) for b in bs) if transposes.b else bs,
+    a=left(operands.a),
+    bs=tuple(map(right, operands.bs)),
+    added=tuple((left(a), right(b)) for a, b in operands.added),
   )
   return untransposed, Transposes()
 

@@ -15,7 +15,7 @@ class Geometry:
 
   Attributes:
     config: The tile.
-    sizes: Of the product.
+    sizes: Of the product, or of each of those that are summed.
     products: Matrices B.
     a_rows: Rows of A to load for a tile.
     transposes: How A and B are stored.
@@ -23,6 +23,7 @@ class Geometry:
     promotes: Whether the tensor cores sum one K step at a time, and float32
       additions the steps.
     max_ctas: Thread blocks to launch at most.
+    pairs: Pairs (A, B) whose products are summed in one accumulator.
   """
 
   config: MatmulConfig
@@ -33,6 +34,7 @@ class Geometry:
   overlaps: bool
   promotes: bool
   max_ctas: int
+  pairs: int = 1
 
   @property
   def cluster(self) -> int:
@@ -75,9 +77,14 @@ class Geometry:
     return min(max(self.max_ctas // self.cluster, 1), self.tiles)
 
   @property
+  def pair_steps(self) -> int:
+    """Steps along the K of one pair, unsplit."""
+    return pl.cdiv(self.sizes.k, self.config.block_k)
+
+  @property
   def k_steps(self) -> int:
-    """Steps along K, or along a part of it; TMA fills those past its end with zeros."""
-    return pl.cdiv(self.sizes.k, self.config.block_k * self.config.split_k)
+    """Steps along K, of all pairs or of a part of it; TMA fills those past its end with zeros."""
+    return pl.cdiv(self.pairs * self.pair_steps, self.config.split_k)
 
   @property
   def consumers(self) -> int:

@@ -24,6 +24,9 @@ that, each a field of the config or of the operands:
                        share of it each and multicast it
     two Bs             both tiles arrive in a stage with the tile of A, which is
                        loaded once for the two products
+    added pairs        A_0·B_0 + A_1·B_1 in one accumulator: the memory warpgroup
+                       walks K of the first pair, then K of the second; to the
+                       consumers it is one walk
     transposes         wgmma reads a 16-bit operand stored either way round
     float8             each K step is summed on its own and added in float32
     split_k            a tile is summed in parts, each a tile of its own with its
@@ -139,6 +142,23 @@ def _batch_and_depth(geometry: Geometry, part: Any) -> tuple[Any, Any]:
   return batch, (part - batch * split) * geometry.k_steps
 
 
+def _pair_depth(geometry: Geometry, pair: int, first_step: Any) -> tuple[Any, Any]:
+  """First K step and steps of one pair in a part that starts at `first_step` of all pairs'.
+
+  What a part has past the end is the last pair's, and zeros.
+  """
+  if geometry.pairs == 1:
+    return first_step, geometry.k_steps
+  if geometry.config.split_k == 1:
+    return 0, geometry.pair_steps
+  before = pair * geometry.pair_steps
+  first = lax.max(first_step - before, jnp.int32(0))
+  end = first_step + geometry.k_steps - before
+  if pair < geometry.pairs - 1:
+    end = lax.min(end, jnp.int32(geometry.pair_steps))
+  return first, lax.max(end - first, jnp.int32(0))
+
+
 def body(*flat_refs: Any, refs_of: Callable[..., Refs], geometry: Geometry, **options: Any) -> None:
   """What every warpgroup of every thread block runs."""
   refs = refs_of(*flat_refs)
@@ -168,9 +188,9 @@ def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> Non
     batch, first_step = _batch_and_depth(geometry, part)
     rows, columns = pl.ds(row, geometry.a_rows), pl.ds(column, config.block_n)
 
-    def load_stage(k_step: Any, step: Any) -> Any:
+    def load_stage(k_step: Any, step: Any, *, a: Any, bs: tuple[Any, ...], first_step: Any) -> Any:
       depth = pl.ds((first_step + k_step) * config.block_k, config.block_k)
-      a_tile = _at_batch(refs.inputs.a, batch).at[(depth, rows) if transposes.a else (rows, depth)]
+      a_tile = _at_batch(a, batch).at[(depth, rows) if transposes.a else (rows, depth)]
 
       def copy(stage: Any, arrived: Any) -> None:
         a_stage = refs.a_landing.at[stage]
@@ -178,7 +198,7 @@ def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> Non
           # the other rows keep what they hold; theirs are rows of C that TMA clips
           a_stage = refs.a_landing.at[stage, pl.ds(0, geometry.a_rows)]
         plgpu.copy_gmem_to_smem(a_tile, a_stage, arrived, collective_axes=share_a)
-        for product, b in enumerate(refs.inputs.bs):
+        for product, b in enumerate(bs):
           b_tile = _at_batch(b, batch).at[(columns, depth) if transposes.b else (depth, columns)]
           plgpu.copy_gmem_to_smem(
             b_tile, refs.b_stages.at[stage, product], arrived, collective_axes=share_b
@@ -201,7 +221,11 @@ def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> Non
 
     if rings.vectors:
       rings.vectors.fill(i, copy_vectors)
-    return lax.fori_loop(jnp.int32(0), jnp.int32(geometry.k_steps), load_stage, step)
+    for pair, (a, bs) in enumerate(refs.inputs.pairs):
+      first, steps = _pair_depth(geometry, pair, first_step)
+      load = functools.partial(load_stage, a=a, bs=bs, first_step=first)
+      step = lax.fori_loop(jnp.int32(0), jnp.asarray(steps, jnp.int32), load, step)
+    return step
 
   rings.stages.drain(lax.fori_loop(jnp.int32(0), my_tiles, load_tile, jnp.int32(0)))
   if rings.vectors:

@@ -1,7 +1,9 @@
 """The implementations of matmul: when each can run, with which tile, and how."""
 
 import dataclasses
+import functools
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +15,13 @@ from pallas_kernels import choice, compat, dispatch, planning, sharding
 from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
-from pallas_kernels.dtypes import sum_dtype
+from pallas_kernels.dtypes import accumulator_dtype, sum_dtype
 from pallas_kernels.gemm import hopper, hopper_layout, portable, split_k, xla
 from pallas_kernels.gemm.epilogue import Epilogue, complete
-from pallas_kernels.gemm.operands import Operands, Transposes
+from pallas_kernels.gemm.operands import Operands
 from pallas_kernels.gemm.request import GemmRequest
 from pallas_kernels.hopper.refusals import device_refusal, wide_operand_refusal
+from pallas_kernels.hopper.tma import TMA_PITCH_BYTES
 from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal, offset_refusal
 
 # Rows assumed by `batch_invariant=True`, whatever M is: the config, and with it
@@ -29,9 +32,24 @@ _INVARIANT_ROWS = 1024
 # checked at odd pitches for one small product (113 x 1023 x 203 on an H200: 7.1 us, of them
 # 3.5 the copies, against 3.9), so what is close stays where it was.
 _PADDED_FACTOR = 1.25
+# Share of a large product's time that copies of operands with whole pitches may take before
+# cuBLAS, which takes them as they are, is quicker: on an H200 the Hopper kernel gains 0.4 % on it
+# at 7239 x 4096 x 12288, 2 % at most of the measured large products. The weights' gradient of
+# 7239 rows copies both operands, some 110 us of 952.
+_PADDED_SHARE = 0.02
+_CUBLAS_IS_QUICKER = Refusal(
+  "option", "cuBLAS, by xla, is quicker where no pitch is in the way of its kernels"
+)
 # Blocks the Mosaic interpreter simulates: enough for a persistent loop to have
 # neighbours, few enough to be quick.
 _INTERPRETED_CTAS = 2
+
+
+def _pairs_refusal(request: GemmRequest) -> Refusal | None:
+  """Of sums of products, by what has one product an accumulator."""
+  if request.pairs == 1:
+    return None
+  return Refusal("option", "products that are summed: each is a call of its own, then added")
 
 
 def _kernel_refusal(request: GemmRequest, problem: MatmulProblem) -> Refusal | None:
@@ -94,6 +112,7 @@ def _portable_refusal(
 ) -> Refusal | None:
   return (
     compiled_refusal(one, device, precision=request.precision)
+    or _pairs_refusal(request)
     or _kernel_refusal(request, problem)
     or e4m3_refusal(one, device, (request.dtype, request.code_dtype or request.dtype))
     or _offset_refusal(one, request, problem)
@@ -105,6 +124,8 @@ def _xla_refusal(
   one: Implementation, request: GemmRequest, problem: MatmulProblem, device: TargetDevice
 ) -> Refusal | None:
   del one, problem, device
+  if (found := _pairs_refusal(request)) is not None:
+    return found
   if request.batch_invariant:
     return Refusal("option", "batch_invariant=True: XLA's libraries choose the order of a sum by M")
   if request.config is not None:
@@ -146,11 +167,18 @@ def _hopper_notes(
 def _padding_copies(
   request: GemmRequest, problem: MatmulProblem, config: MatmulConfig
 ) -> tuple[hopper_layout.PaddingCopy, ...]:
-  return hopper_layout.padding_copies(
-    problem,
+  copies = hopper_layout.padding_copies(
+    dataclasses.replace(problem, k=problem.k // request.pairs),
     config=config,
     out_dtype=split_k.stored_dtype(request.epilogue, config, operands=request.dtype),
     transposes=request.transposes,
+  )
+  if request.pairs == 1:
+    return copies
+  # every pair has operands, all of them one result
+  return tuple(
+    dataclasses.replace(x, count=x.count * request.pairs) if x.name != "the result" else x
+    for x in copies
   )
 
 
@@ -191,13 +219,16 @@ def _run_xla(
   config: MatmulConfig | None,
   device: TargetDevice,
 ) -> jax.Array:
-  del one, config, device
+  del one, config
   return xla.matmul(
     operands,
     transposes=request.transposes,
     epilogue=request.epilogue,
     precision=request.precision,
     code_dtype=request.code_dtype,
+    # only a gradient with a plain epilogue, large enough not to be split
+    library_rounds=request.transposes.any
+    and bool(_padded_refusals(request, request.problem(operands), device)),
   )
 
 
@@ -232,43 +263,40 @@ def by_preference(request: GemmRequest) -> tuple[Implementation, ...]:
   return (_MOSAIC_GPU, _TRITON, _XLA, _INTERPRET, _MOSAIC_GPU_INTERPRET)
 
 
-def _padded_refusal(
-  request: GemmRequest, problem: MatmulProblem, device: TargetDevice
-) -> Refusal | None:
-  """That a plain product is quicker through Triton than padded for the Hopper kernel, or None.
+@dataclasses.dataclass(frozen=True)
+class _Padded:
+  """What the Hopper kernel's rules for pitches cost a product, as predicted.
 
-  TMA copies rows that are multiples of 16 bytes apart. Other arrays are copied
-  first, each by a launch of its own, which is most of the time of a small product;
-  of a large one the copies cost less than Triton's loads of less than 16 bytes.
-
-  Asked where nobody chose an implementation or a tile. The rows of a batch-invariant
-  product must not choose its implementation, and they would.
+  Attributes:
+    names: The arrays copied by way of padded ones.
+    fills_device: Whether every core has a tile, so that K need not be split.
+    copies_us: The copies.
+    kernel_us: The kernel.
   """
-  profile, own = planning_profile(device)
-  if (
-    request.implementation is not None
-    or request.config is not None
-    or request.batch_invariant
-    or request.op != "matmul"
-    or request.transposes != Transposes()
-    or request.dtype.itemsize != 2
-    or problem.is_empty
-    or min(lane_copy_bytes(problem)) == LANE_COPY_BYTES
-    or not own
-    or not isinstance(profile, GpuProfile)
-    or any(one.refusal(one, request, problem, device) for one in (_MOSAIC_GPU, _TRITON))
-  ):
-    return None
+
+  names: str
+  fills_device: bool
+  copies_us: float
+  kernel_us: float
+
+  def refusal(self, instead: str) -> Refusal:
+    """That something else is quicker, as a clause says."""
+    return Refusal(
+      "option",
+      f"{self.names} would be copied by way of padded arrays, predicted {self.copies_us:.1f} us"
+      f" beside the kernel's {self.kernel_us:.1f}; {instead}",
+    )
+
+
+def _padded(
+  request: GemmRequest, problem: MatmulProblem, device: TargetDevice, profile: GpuProfile
+) -> _Padded | None:
+  """What padding costs the Hopper kernel; None: nothing, or nobody knows."""
   config, plan = planning.resolve(_MOSAIC_GPU, problem, None, device)
   copies = _padding_copies(request, problem, config)
   # a second kernel that adds parts up, or finishes them, reads what is padded as it is
   copies = tuple(x for x in copies if x.name != "the result" or config.split_k == 1)
-  if not copies:
-    return None
-  _, portable_plan = planning.resolve(_TRITON, problem, None, device)
-  if plan is None or plan.predicted_us is None:
-    return None
-  if portable_plan is None or portable_plan.predicted_us is None:
+  if not copies or plan is None or plan.predicted_us is None:
     return None
   copied_us = sum(
     padding_copy_us(
@@ -279,14 +307,79 @@ def _padded_refusal(
     )
     for copy in copies
   )
-  if plan.predicted_us + copied_us < _PADDED_FACTOR * portable_plan.predicted_us:
-    return None
-  return Refusal(
-    "option",
-    f"{', '.join(copy.name for copy in copies)} would be copied by way of padded arrays,"
-    f" predicted {copied_us:.1f} us beside the kernel's {plan.predicted_us:.1f};"
-    f" triton, which needs no copies, {portable_plan.predicted_us:.1f} us",
+  tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+  return _Padded(
+    ", ".join(copy.name for copy in copies),
+    config.split_k == 1 and problem.batch * tiles_m * tiles_n >= profile.sm_count,
+    copied_us,
+    plan.predicted_us,
   )
+
+
+def _padded_refusals(
+  request: GemmRequest, problem: MatmulProblem, device: TargetDevice
+) -> Mapping[str, Refusal]:
+  """What a product that would be padded for the Hopper kernel is not left to, by name.
+
+  TMA copies rows that are multiples of 16 bytes apart, and Mosaic describes
+  most operands in tiles of 8 rows. Other arrays are copied first, each by a
+  launch of its own. Of a plain product of narrow pitch the copies are most of
+  the time where it is small, and it goes to Triton; of a large one they cost
+  less than Triton's loads of less than 16 bytes. A weight's gradient Xᵀ·dY of
+  an odd number of rows has whole pitches, which cuBLAS takes as they are; it is
+  left to cuBLAS where it has tiles for all cores. With fewer, cuBLAS may split
+  K and add parts that it rounded to 16 bits, which is less than we promise.
+
+  Asked where nobody chose an implementation or a tile. The rows of a batch-invariant
+  product must not choose its implementation, and they would.
+  """
+  profile, own = planning_profile(device)
+  if (
+    request.implementation is not None
+    or request.config is not None
+    or request.batch_invariant
+    or request.op != "matmul"
+    or request.dtype.itemsize != 2
+    or problem.is_empty
+    or not own
+    or not isinstance(profile, GpuProfile)
+    or _MOSAIC_GPU.refusal(_MOSAIC_GPU, request, problem, device)
+  ):
+    return {}
+  if request.transposes.any:
+    if not _has_whole_pitches(request, problem):
+      return {}
+    padded = _padded(request, problem, device, profile)
+    if padded is None or not padded.fills_device:
+      return {}
+    if padded.copies_us <= _PADDED_SHARE * padded.kernel_us:
+      return {}
+    refusal = padded.refusal("cuBLAS, by xla, needs no copies")
+    return {_MOSAIC_GPU.name: refusal, _TRITON.name: _CUBLAS_IS_QUICKER}
+  narrow = min(lane_copy_bytes(problem)) < LANE_COPY_BYTES
+  if not narrow or _TRITON.refusal(_TRITON, request, problem, device):
+    return {}
+  padded = _padded(request, problem, device, profile)
+  _, portable_plan = planning.resolve(_TRITON, problem, None, device)
+  if padded is None or portable_plan is None or portable_plan.predicted_us is None:
+    return {}
+  portable_us = portable_plan.predicted_us
+  if padded.kernel_us + padded.copies_us < _PADDED_FACTOR * portable_us:
+    return {}
+  refusal = padded.refusal(f"triton, which needs no copies, {portable_us:.1f} us")
+  return {_MOSAIC_GPU.name: refusal}
+
+
+def _has_whole_pitches(request: GemmRequest, problem: MatmulProblem) -> bool:
+  """Whether rows of operands and result, as stored, are multiples of 16 bytes apart."""
+  k = problem.k // request.pairs
+  a, b = (problem.m, k), (k, problem.n)
+  columns = (a[not request.transposes.a], b[not request.transposes.b])
+  rows_bytes = [
+    *(x * request.dtype.itemsize for x in columns),
+    problem.n * request.epilogue.out_dtype.itemsize,
+  ]
+  return all(x % TMA_PITCH_BYTES == 0 for x in rows_bytes)
 
 
 def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -> Choice:
@@ -298,11 +391,7 @@ def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -
   invariant = dataclasses.replace(
     problem, m=_INVARIANT_ROWS, batch=1, shared_a=False, shared_b=True
   )
-  padded = _padded_refusal(request, problem, device)
-
-  def refusal(one: Implementation) -> Refusal | None:
-    return padded if padded and one is _MOSAIC_GPU else one.refusal(one, request, problem, device)
-
+  padded = _padded_refusals(request, problem, device)
   return choice.choose(
     request.op,
     by_preference(request),
@@ -310,17 +399,41 @@ def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -
     config=request.config,
     problem=problem,
     device=device,
-    refusal=refusal,
+    refusal=lambda one: padded.get(one.name) or one.refusal(one, request, problem, device),
     notes=lambda one, config: one.notes(request, problem, config),
     plan_as=invariant if request.batch_invariant else None,
     is_empty=problem.is_empty,
   )
 
 
+def _sums_pairs(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -> bool:
+  """Whether the kernel that a request gets adds the products of its pairs up by itself."""
+  wanted = request.implementation or _MOSAIC_GPU.name
+  padded = _padded_refusals(request, problem, device)
+  return any(
+    one.name == wanted
+    and not padded.get(one.name)
+    and not one.refusal(one, request, problem, device)
+    for one in (_MOSAIC_GPU, _MOSAIC_GPU_INTERPRET)
+  )
+
+
+def _run_apart(request: GemmRequest, operands: Operands) -> jax.Array:
+  """The products of pairs, each by what serves it, and their sum in float32 or wider."""
+  alone = dataclasses.replace(request.plain(accumulator_dtype(request.dtype)), pairs=1)
+  total = functools.reduce(jnp.add, (run(alone, pair) for pair in operands.apart))
+  return complete(request.epilogue, (total,), (), ())
+
+
 def run(request: GemmRequest, operands: Operands) -> jax.Array:
-  """Run a request on its operands; [batch, M, N]."""
+  """Run a request on its operands; [batch, M, N].
+
+  A sum of products that no kernel adds up is one run for each of them.
+  """
   device = target_device()
   problem = request.problem(operands)
+  if request.pairs > 1 and not _sums_pairs(request, problem, device):
+    return _run_apart(request, operands)
   chosen = choose(request, problem, device)
   one = chosen.implementation
   if problem.is_empty and one.schedule is not None:

@@ -45,20 +45,37 @@ class Operands(NamedTuple):
     bs: One B or two, each [batch or 1, K, N], or [batch or 1, N, K] transposed.
     per_row: Operands of the epilogue with a value a row, [batch or 1, M].
     per_column: The same a column, [batch or 1, N].
+    added: Further pairs (A, B), of the sizes and storage of the first, whose
+      products are added to its product in one accumulator: the gradient of what
+      two weights are multiplied with. There is one B then, and nothing a row or a
+      column.
   """
 
   a: Array
   bs: tuple[Array, ...]
   per_row: tuple[Array, ...] = ()
   per_column: tuple[Array, ...] = ()
+  added: tuple[tuple[Array, Array], ...] = ()
+
+  @property
+  def pairs(self) -> tuple[tuple[Array, tuple[Array, ...]], ...]:
+    """Each A with what it is multiplied with, in the order in which they are summed."""
+    return ((self.a, self.bs), *((a, (b,)) for a, b in self.added))
+
+  @property
+  def apart(self) -> tuple["Operands", ...]:
+    """Each pair on its own."""
+    return (self._replace(added=()), *(Operands(a, (b,)) for a, b in self.added))
 
   def sizes(self, transposes: Transposes) -> Sizes:
-    """The sizes of the product."""
+    """The sizes of the product, or of each of those that are summed."""
     return sizes_of(
       self.a.shape,
       self.bs[0].shape,
       transposes,
-      batch=batch_of(self.a, *self.bs, *self.per_row, *self.per_column),
+      batch=batch_of(
+        self.a, *self.bs, *self.per_row, *self.per_column, *(x for pair in self.added for x in pair)
+      ),
     )
 
 

@@ -27,6 +27,7 @@ class GemmRequest:
     implementation: The user's choice or None.
     transposes: How the operands are stored.
     code_dtype: What the rows of A are quantised to on the way; None: not at all.
+    pairs: Pairs (A, B) whose products are added up; see `Operands.added`.
   """
 
   op: str
@@ -38,14 +39,19 @@ class GemmRequest:
   implementation: str | None
   transposes: Transposes = dataclasses.field(default_factory=Transposes)
   code_dtype: jnp.dtype | None = None
+  pairs: int = 1
 
   def problem(self, operands: Operands) -> MatmulProblem:
-    """The planner's view of this request on operands, or on their shapes."""
+    """The planner's view of this request on operands, or on their shapes.
+
+    A_0·B_0 + A_1·B_1 is [A_0 | A_1]·[B_0; B_1], the product of As side by side and
+    Bs on top of one another, twice as deep: as many steps of as many bytes.
+    """
     sizes = operands.sizes(self.transposes)
     a_batch, b_batch = operands.a.shape[0], operands.bs[0].shape[0]
     return MatmulProblem(
       m=sizes.m,
-      k=sizes.k,
+      k=self.pairs * sizes.k,
       n=sizes.n,
       dtype=self.dtype.name,
       out_dtype=self.epilogue.out_dtype.name,
@@ -72,10 +78,12 @@ class GemmRequest:
       make_epilogue(activation=None, intermediate_dtype=None, out_dtype=out_dtype)
     )
 
-  def for_gradient(self, out_dtype: Any, transposes: Transposes) -> "GemmRequest":
-    """A plain product of other operands, with the options that hold for it, too."""
+  def for_gradient(
+    self, out_dtype: Any, transposes: Transposes, *, pairs: int = 1
+  ) -> "GemmRequest":
+    """A plain product of other operands, or a sum of them, with the options that hold for it."""
     return dataclasses.replace(
-      self.plain(out_dtype), op="matmul", config=None, transposes=transposes
+      self.plain(out_dtype), op="matmul", config=None, transposes=transposes, pairs=pairs
     )
 
 

@@ -125,21 +125,71 @@ def test_the_backward_pass_computes_the_activation_from_what_was_stored():
   assert "optimization_barrier" not in str(jax.make_jaxpr(call)(x, w, w))
 
 
+def assert_gradients(gradients, x, w_gate, w_up, d_out, implementation):
+  bounds = reference.bounded_gated_matmul_gradients(
+    *map(np.asarray, (x, w_gate, w_up, d_out)),
+    accumulate=accumulates(implementation, x.dtype.name),
+  )
+  for actual, name in zip(gradients, ("x", "w_gate", "w_up"), strict=False):
+    bounded = getattr(bounds, name).round(actual.dtype.name)
+    error = np.abs(np.asarray(actual, np.float64) - bounded.exact)
+    assert np.all(error <= bounded.error)
+
+
 def test_gradients_are_inside_the_bound(implementation, rng):
   x, w_gate, w_up = operands(rng, 33, 40, 24, dtype="float32")
   if implementation == "mosaic_gpu":
     x, w_gate, w_up = (v.astype(jnp.bfloat16) for v in (x, w_gate, w_up))
   d_out = normal(rng, 33, 24, dtype=x.dtype.name)
   _, vjp = jax.vjp(functools.partial(gated_matmul, implementation=implementation), x, w_gate, w_up)
-  grads = vjp(d_out)
-  bounds = reference.bounded_gated_matmul_gradients(
-    *map(np.asarray, (x, w_gate, w_up, d_out)),
-    accumulate=accumulates(implementation, x.dtype.name),
+  assert_gradients(vjp(d_out), x, w_gate, w_up, d_out, implementation)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("m", "k", "n"), [(70, 96, 136), (33, 40, 24), (7, 65, 129)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_hopper_kernels_gradients_are_inside_the_bound(hopper, m, k, n, dtype, rng):
+  x, w_gate, w_up = operands(rng, m, k, n, dtype)
+  d_out = normal(rng, m, n, dtype=dtype)
+  _, vjp = jax.vjp(functools.partial(gated_matmul, implementation=hopper), x, w_gate, w_up)
+  assert_gradients(vjp(d_out), x, w_gate, w_up, d_out, hopper)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", EVERY)
+def test_gradients_of_sharded_rows_with_varying_axes_checked(name, rng):
+  # one device for the Mosaic interpreter, which keeps one device's state
+  devices = jax.devices()[: 1 if name == "mosaic_gpu_interpret" else None]
+  mesh = jax.make_mesh(
+    (len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices
   )
-  for actual, name in zip(grads, ("x", "w_gate", "w_up"), strict=True):
-    bounded = getattr(bounds, name).round(actual.dtype.name)
-    error = np.abs(np.asarray(actual, np.float64) - bounded.exact)
-    assert np.all(error <= bounded.error)
+  spec = jax.sharding.PartitionSpec
+  x, w_gate, w_up = operands(rng, 8 * len(devices), 24, 16)
+  d_out = normal(rng, 8 * len(devices), 16)
+  sharded = jax.shard_map(
+    functools.partial(gated_matmul, implementation=name),
+    mesh=mesh,
+    in_specs=(spec("x", None), spec(), spec()),
+    out_specs=spec("x", None),
+    check_vma=True,
+  )
+  _, vjp = jax.vjp(jax.jit(sharded), x, w_gate, w_up)
+  # the weights' are summed over the devices, each share rounded: more than the bound
+  assert_gradients(vjp(d_out)[:1], x, w_gate, w_up, d_out, name)
+
+
+@pytest.mark.parametrize("name", EVERY[:2])
+def test_gradients_have_gradients(name, rng):
+  x, w_gate, w_up = operands(rng, 5, 8, 6, "float32")
+  call = functools.partial(gated_matmul, implementation=name)
+
+  def size(x):
+    return jnp.sum(jax.grad(lambda x: jnp.sum(call(x, w_gate, w_up)))(x) ** 2)
+
+  found = jax.grad(size)(x)
+  chex.assert_shape(found, x.shape)
+  chex.assert_tree_all_finite(found)
+  assert np.any(np.asarray(found))
 
 
 def test_vmap_batches_and_leading_dimensions_agree(implementation, rng):
