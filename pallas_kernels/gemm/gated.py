@@ -121,8 +121,9 @@ def gated_matmul(
       "interpret", which runs any tile (`explain` says which no GPU would).
     NotImplementedError: the implementation asked for cannot run this call.
 
-  Gradients are reverse-mode, through the same kernels; forward mode is not
-  supported (JAX says so).
+  Gradients are reverse-mode, through the same kernels, each product planned for
+  its own shape (of an odd number of rows a weight's may be left to cuBLAS);
+  forward mode is not supported (JAX says so).
   """
   named = (("x", x), ("w_gate", w_gate), ("w_up", w_up))
   for name, array in named:
