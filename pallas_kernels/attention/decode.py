@@ -182,7 +182,7 @@ def _split_body(split: _Split, program: Any, refs: DecodeOperands, write: Any) -
   grid, rule = split.grid, split.rule
   sizes = grid.sizes
   _, _, row_block, part = grid.tile(program, grid.num_splits)
-  length = jnp.minimum(refs.lengths[0], sizes.seq_kv)
+  length = jnp.clip(refs.lengths[0], 0, sizes.seq_kv)
   band = rule.band.of(seq_q=sizes.seq_q, seq_kv=length)
   left = grid.rows_left(row_block)
   q = load_block(

@@ -102,7 +102,7 @@ def _body(refs: _Refs, geometry: Geometry) -> None:
   rule, logits = geometry.rule, geometry.logits
   tile, part = lax.axis_index("tile"), lax.axis_index("part")
   batch, head = tile // sizes.kv_heads, lax.rem(tile, jnp.int32(sizes.kv_heads))
-  length = jnp.minimum(refs.lengths[batch], sizes.seq_kv)
+  length = jnp.clip(refs.lengths[batch], 0, sizes.seq_kv)
   left = rule.band.left
   begin = jnp.int32(0) if left is None else jnp.maximum(length - 1 - left, 0)
   first_block = begin // block

@@ -257,7 +257,7 @@ class _Row:
     return self.batch * 0 if ref.shape[0] == 1 else self.batch
 
   def _used(self, ref: Any, extent: int) -> Any:
-    return extent if ref is None else jnp.minimum(ref[self._at(ref)], extent)
+    return extent if ref is None else jnp.clip(ref[self._at(ref)], 0, extent)
 
   @property
   def _band(self) -> Any:

@@ -244,4 +244,4 @@ def _any_set(ref: Any, size: int, left: Any) -> Any:
 
 def _used(ref: Any, extent: int) -> Any:
   """Used positions of a sequence; what is past its array does not exist."""
-  return extent if ref is None else jnp.minimum(ref[0], extent)
+  return extent if ref is None else jnp.clip(ref[0], 0, extent)

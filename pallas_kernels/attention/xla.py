@@ -54,7 +54,7 @@ class _Grouped:
     """bool, what broadcasts to [b, K, G, T, S]; None: all."""
     rule, sizes = self.rule, self.sizes
     lengths = [
-      size if used is None else jnp.minimum(used, size)[:, None, None]
+      size if used is None else jnp.clip(used, 0, size)[:, None, None]
       for used, size in (
         (operands.query_lengths, sizes.seq_q),
         (operands.key_lengths, sizes.seq_kv),

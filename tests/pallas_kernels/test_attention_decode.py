@@ -128,6 +128,24 @@ def test_unused_slots_and_pages_may_hold_anything(name, rng):
   chex.assert_trees_all_equal(clean, dirty)
 
 
+@pytest.mark.parametrize(
+  "dtype", [jnp.int32, jnp.uint32, jnp.int8], ids=lambda x: jnp.dtype(x).name
+)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_lengths_known_when_run_count_as_none_below_0_and_as_all_beyond(name, dtype, rng):
+  case = CASES["one part"]
+  query, key, value, lengths, table = operands(rng, **case)
+  largest = jnp.iinfo(dtype).max
+  ends = jnp.asarray(
+    [largest if i % 2 else jnp.iinfo(dtype).min for i in range(len(lengths))], dtype
+  )
+  inside = jnp.asarray([min(largest, key.shape[1]) if i % 2 else 0 for i in range(len(lengths))])
+  run = runner(name, case)
+  chex.assert_trees_all_equal(
+    run(query, key, value, ends, table), run(query, key, value, inside.astype(jnp.int32), table)
+  )
+
+
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_a_window_beyond_int32_hides_no_key(name, rng):
   case = CASES["one part"]

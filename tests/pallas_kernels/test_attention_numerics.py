@@ -234,6 +234,21 @@ def test_a_side_beyond_all_keys_hides_none(name, alignment, window, rng):
   assert_inside_bound(case, arrays, quick(case.call(name))(**arrays), name)
 
 
+@pytest.mark.parametrize("alignment", ["top_left", "bottom_right"])
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_lengths_known_when_run_count_as_none_below_0_and_as_all_beyond(name, alignment, rng):
+  options = {"is_causal": True, "causal_alignment": alignment}
+  case = Case("ends", (3, 20, 37, 1, 1, 16, 16), options=options)
+  arrays, run = case.arrays(rng), quick(case.call(name))
+  ends = [jnp.asarray([INT32.min, INT32.max, -1]), jnp.asarray([INT32.max, INT32.min, 38])]
+  inside = [jnp.asarray([0, 20, 0]), jnp.asarray([37, 0, 37])]
+  found, expected = (
+    run(**arrays, query_seq_lengths=queries, key_value_seq_lengths=keys)
+    for queries, keys in (ends, inside)
+  )
+  chex.assert_trees_all_equal(found, expected)
+
+
 def test_a_length_that_int32_does_not_have_is_all_of_them(rng):
   case = Case("long", (2, 12, 20, 1, 1, 16, 16), options={"is_causal": True})
   case = dataclasses.replace(case, options={**case.options, "causal_alignment": "top_left"})
