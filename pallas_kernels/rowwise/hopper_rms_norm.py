@@ -28,12 +28,18 @@ from pallas_kernels.rowwise.specs import Blocks, Part, RmsNorm
 
 # Of the weights, which are float32 or narrower.
 _WEIGHT_BYTES = 4
+# A row's squares are added up in one order wherever it lies.
+_SHIFTED = False
 
 
 def stages(columns: int, *, matrices: int, shared_bytes: int) -> int:
   """`row_stream.stages` beside the weights."""
   return row_stream.stages(
-    columns, matrices=matrices, shared_bytes=shared_bytes, column_bytes=_WEIGHT_BYTES
+    columns,
+    matrices=matrices,
+    shared_bytes=shared_bytes,
+    column_bytes=_WEIGHT_BYTES,
+    shifted=_SHIFTED,
   )
 
 
@@ -52,7 +58,7 @@ class _Kernel:
 
     def copy_weights() -> None:
       self.stream.clear(weights)
-      self.stream.copy(weight, weights, arrived)
+      self.stream.copy(weight, weights, arrived, self.stream.share.most_shift)
 
     def values(blocks: Blocks) -> jax.Array:
       return self.spec.values(blocks, self.stream.arithmetic())[0]
@@ -78,12 +84,12 @@ class _Kernel:
     for dtype, summed in zip(self.spec.sum_dtypes, results[1:], strict=True):
       for start, block in pieces:
         # rounded to it before: exact
-        share.store(block.astype(dtype), summed.at[turn.row], start)
+        share.store(block.astype(dtype), summed.at[turn.row], start, turn.shift)
     inverse = self._inverse(turn, kept)
     for start, block in pieces:
-      part = Part(block, (share.load(weights, start),))
+      part = Part(block, (share.load(weights, start + (share.most_shift - turn.shift)),))
       (found,) = self.spec.finish(part, [inverse], self.stream.arithmetic())
-      share.store(found, results[0].at[turn.row], start)
+      share.store(found, results[0].at[turn.row], start, turn.shift)
 
   def _inverse(self, turn: Turn, kept: list[jax.Array]) -> InverseRms:
     """The inverse root of the row's mean square."""
@@ -136,6 +142,7 @@ def run(
     cores=cores,
     shared_bytes=shared_bytes,
     column_bytes=_WEIGHT_BYTES,
+    shifted=_SHIFTED,
     interpreted=interpret is not None,
   )
   if weight.dtype.itemsize != 2:
@@ -147,11 +154,11 @@ def run(
       for dtype in (*spec.out_dtypes, *spec.sum_dtypes)
     ),
     scratch_types=(
-      plgpu.SMEM((stream.share.stored,), weight.dtype),
+      plgpu.SMEM((stream.share.most_shift + stream.share.stored,), weight.dtype),
       plgpu.Barrier(num_arrivals=len(stream.copies)),
       *stream.scratch([x.dtype for x in matrices]),
     ),
     interpret=interpret,
     **stream.kernel_params(),
   )(*(x.reshape(rows, columns) for x in matrices), weight.reshape(columns))
-  return tuple(out[:, :columns].reshape(like.shape) for out in found)
+  return tuple(stream.settled(out).reshape(like.shape) for out in found)

@@ -21,10 +21,16 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import sharding
+from pallas_kernels.rowwise import row_stream
 from pallas_kernels.rowwise.arithmetic import Arithmetic
 from pallas_kernels.rowwise.mosaic_arithmetic import is_ordinary
 from pallas_kernels.rowwise.row_stream import RowStream, Turn
 from pallas_kernels.rowwise.specs import Blocks, Part, RowCodes
+
+
+def stages(columns: int, *, matrices: int, shared_bytes: int) -> int:
+  """`row_stream.stages` of rows that are shifted: a maximum has no order."""
+  return row_stream.stages(columns, matrices=matrices, shared_bytes=shared_bytes, shifted=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +62,7 @@ class _Kernel:
     def write(arithmetic: Arithmetic) -> None:
       for start, block in zip(share.starts(turn.member), values, strict=True):
         (found,) = spec.finish(Part(block, ()), [scale], arithmetic)
-        share.store(found, codes.at[turn.row], start)
+        share.store(found, codes.at[turn.row], start, turn.shift)
 
     ordinary = finite & is_ordinary(scale)
     pl.when(ordinary)(lambda: write(self.stream.arithmetic(ordinary=True)))
@@ -80,7 +86,7 @@ def run(
   Args:
     spec: What to compute.
     matrices: [1, rows, columns] each, of 16-bit elements, sizes at least 1 and such
-      that there are `row_stream.stages`.
+      that there are `stages`.
     cores: Streaming multiprocessors.
     shared_bytes: Of a thread block.
     interpret: None to compile, or the interpreter's parameters.
@@ -96,6 +102,7 @@ def run(
     rows=rows,
     cores=cores,
     shared_bytes=shared_bytes,
+    shifted=True,
     interpreted=interpret is not None,
   )
   codes, scales = plgpu.kernel(
@@ -108,4 +115,4 @@ def run(
     interpret=interpret,
     **stream.kernel_params(),
   )(*(x.reshape(rows, columns) for x in matrices))
-  return codes[:, :columns].reshape(like.shape), scales.reshape(1, rows, 1)
+  return stream.settled(codes).reshape(like.shape), scales.reshape(1, rows, 1)

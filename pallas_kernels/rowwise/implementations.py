@@ -23,7 +23,6 @@ from pallas_kernels.rowwise import (
   portable_transpose,
   rms_gradient,
   rms_gradient_tiles,
-  row_stream,
   xla,
 )
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
@@ -254,7 +253,7 @@ def _row_stages(request: RowRequest, sizes: Sizes, device: TargetDevice) -> int:
   if isinstance(spec, RmsNorm):
     matrices = 1 + len(spec.sum_dtypes)
     return hopper_rms_norm.stages(sizes.columns, matrices=matrices, shared_bytes=shared)
-  return row_stream.stages(sizes.columns, matrices=1 + spec.swiglu, shared_bytes=shared)
+  return hopper_rows.stages(sizes.columns, matrices=1 + spec.swiglu, shared_bytes=shared)
 
 
 def _hopper_refusal(

@@ -23,6 +23,8 @@ from hw_profiles.capacity.warpgroups import WARPGROUP_THREADS
 from pallas_kernels.compat import arith, ir, llvm, memref, nvvm, vector
 from pallas_kernels.rowwise.warpgroup_sums import LANES, WARPS, thread_of
 
+# Of 8-bit results a line of 128 bytes, of 16-bit ones and of rows that come in two.
+LINE_COLUMNS = 128
 # Of the hardware's 16 barriers 0 is the block's, and 1 to 8 are its warpgroups', 8 at most.
 _FIRST_BARRIER = 9
 # The larger of a number and |x|; of a NaN the number.
@@ -38,14 +40,17 @@ class Share:
   Attributes:
     columns: Of a row.
     members: Warpgroups of a group.
-    vector: Neighbours that a thread has of a piece, a divisor of `columns`.
+    vector: Neighbours that a thread has of a piece, a divisor of `columns` and of every shift.
     interpreted: Whether an interpreter runs it.
+    most_shift: Columns that lie before a row in its shared memory, at most. Where that is
+      not 0, `shift` says how many, and they and those behind the row hold anything.
   """
 
   columns: int
   members: int
   vector: int
   interpreted: bool = False
+  most_shift: int = 0
 
   @property
   def piece(self) -> int:
@@ -55,7 +60,7 @@ class Share:
   @property
   def pieces(self) -> int:
     """Of each member; the last of some may lie beyond the end of the row."""
-    return -(-self.columns // (self.members * self.piece))
+    return -(-(self.most_shift + self.columns) // (self.members * self.piece))
 
   @property
   def stored(self) -> int:
@@ -78,6 +83,63 @@ class Share:
   def starts(self, member: Any) -> list[Any]:
     """First columns of a member's pieces."""
     return [(i * self.members + member) * self.piece for i in range(self.pieces)]
+
+  def shift(self, row: Any) -> Any:
+    """Columns before the row of this number in its shared memory: those before it in its first
+    line of global memory."""
+    if not self.most_shift:
+      return 0
+    line = jnp.int32(LINE_COLUMNS)
+    return lax.rem(lax.rem(row, line) * (self.columns % LINE_COLUMNS), line)
+
+  def inside(self, pieces: Sequence[jax.Array], member: Any, shift: Any) -> list[jax.Array]:
+    """A member's pieces of a row, float32, 0 where memory goes beyond a row that is shifted."""
+    if not self.most_shift:
+      return list(pieces)
+    across = self.members * self.piece
+    return [
+      self._within(x, start, shift)
+      if index * across < self.most_shift or (index + 1) * across > self.columns
+      else x
+      for index, (x, start) in enumerate(zip(pieces, self.starts(member), strict=True))
+    ]
+
+  def _within(self, block: jax.Array, start: Any, shift: Any) -> jax.Array:
+    """One of `inside`, at least in part beyond it in some row."""
+    if self.interpreted:
+      column = start - shift + jnp.arange(self.piece)
+      return jnp.where((column >= 0) & (column < self.columns), block, 0.0)
+
+    @plgpu.inline_mgpu(
+      arg_types=(self._block, self._number),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self._block),
+    )
+    def masked(_: Any, block: Any, first: Any) -> Any:
+      (register,) = block.registers.flat
+      _, is_inside = self._column(first)
+      zero = mgpu_utils.c(0.0, ir.F32Type.get())
+      zeros = vector.from_elements(register.type, [zero] * self.vector)
+      register = arith.select(is_inside, register, zeros)
+      return mgpu.FragmentedArray(
+        _registers=np.array([register], dtype=object), _layout=block.layout, _is_signed=None
+      )
+
+    return masked(block, jnp.asarray(start - shift, jnp.int32))
+
+  def _column(self, first: Any) -> tuple[Any, Any]:
+    """The column of a row at which a thread's vector of a piece begins, and whether it has it.
+
+    Args:
+      first: The piece's first column of the row, which may lie before it.
+    """
+    i32 = ir.IntegerType.get_signless(32)
+    column = arith.addi(
+      first.registers.flat[0],
+      arith.muli(thread_of(WARPGROUP_THREADS), mgpu_utils.c(self.vector, i32)),
+    )
+    # without a sign what lies before the row is behind it, too
+    end = mgpu_utils.c(self.columns, i32)
+    return column, arith.cmpi(arith.CmpIPredicate.ult, column, end)
 
   def load(self, row: Any, start: Any) -> jax.Array:
     """A piece of a row in shared memory, as float32."""
@@ -117,10 +179,10 @@ class Share:
 
     return widened(at)
 
-  def store(self, block: jax.Array, row: Any, start: Any) -> None:
+  def store(self, block: jax.Array, row: Any, start: Any, shift: Any = 0) -> None:
     """A piece of a row of 8-bit or 16-bit results in global memory, as far as the row goes.
 
-    Interpreted the row has all `stored` columns.
+    Interpreted the row has all `stored` columns, and begins where it is shifted to.
     """
     if self.interpreted:
       row[pl.ds(start, self.piece)] = block
@@ -128,11 +190,9 @@ class Share:
 
     @plgpu.inline_mgpu(arg_types=(self._block, plgpu.RefType(), self._number))
     def put(_: Any, block: Any, row: Any, start: Any) -> None:
-      (register,), (first,) = block.registers.flat, start.registers.flat
+      (register,) = block.registers.flat
       i32, i64 = (ir.IntegerType.get_signless(bits) for bits in (32, 64))
-      column = arith.addi(
-        first, arith.muli(thread_of(WARPGROUP_THREADS), mgpu_utils.c(self.vector, i32))
-      )
+      column, is_inside = self._column(start)
       bits = mgpu_utils.bitwidth(block.mlir_dtype)
       element = ir.IntegerType.get_signless(bits)
       words = ir.VectorType.get((self.vector * bits // 32,), i32)
@@ -146,11 +206,10 @@ class Share:
       if self.columns == self.stored:
         write()
         return
-      end = mgpu_utils.c(self.columns, i32)
-      with mgpu_utils.when(arith.cmpi(arith.CmpIPredicate.slt, column, end)):
+      with mgpu_utils.when(is_inside):
         write()
 
-    put(block, row, jnp.asarray(start, jnp.int32))
+    put(block, row, jnp.asarray(start - shift, jnp.int32))
 
   def largest_magnitude(
     self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any = None

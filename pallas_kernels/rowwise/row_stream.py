@@ -7,9 +7,11 @@ they have what they compute with in registers.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
@@ -24,7 +26,7 @@ from pallas_kernels.hopper.fence import fence_smem
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.rowwise.arithmetic import INTERPRETED, Arithmetic
 from pallas_kernels.rowwise.mosaic_arithmetic import MosaicArithmetic
-from pallas_kernels.rowwise.row_groups import Share
+from pallas_kernels.rowwise.row_groups import LINE_COLUMNS, Share
 from pallas_kernels.rowwise.warpgroup_sums import clear
 
 # Consumer warpgroups, in groups of 1, 2 or 4; a thread has 112 registers. Every member of a group
@@ -53,17 +55,31 @@ def members_of(columns: int) -> int:
   return _CONSUMERS
 
 
-def share_of(columns: int, *, interpreted: bool = False) -> Share | None:
-  """The pieces with the fewest zeros beyond the row's end; None: the kernels take no such row."""
+def share_of(columns: int, *, shifted: bool = False, interpreted: bool = False) -> Share | None:
+  """The pieces with the fewest zeros beyond the row's end; None: the kernels take no such row.
+
+  Args:
+    columns: Of a row.
+    shifted: Whether a row lies in the lines of shared memory as in those of global memory,
+      if a thread has room for it: copies and stores are then of whole lines but for the
+      row's ends. Which thread has which number depends on where the row lies, and with
+      it the order of a sum.
+    interpreted: Whether an interpreter runs it.
+  """
   most = _CONSUMERS * WARPGROUP_THREADS * _LARGEST_SHARE
   if not COPIED_COLUMNS <= columns <= most or columns % _COLUMNS_STEP:
     return None
-  members = members_of(columns)
-  found = [Share(columns, members, vector, interpreted) for vector in _VECTORS]
+  most_shift = LINE_COLUMNS - math.gcd(columns, LINE_COLUMNS) if shifted else 0
+  if columns + most_shift > most:
+    most_shift = 0
+  members = members_of(columns + most_shift)
+  found = [Share(columns, members, vector, interpreted, most_shift) for vector in _VECTORS]
   return min(found, key=lambda one: (one.stored, -one.vector))
 
 
-def stages(columns: int, *, matrices: int, shared_bytes: int, column_bytes: int = 0) -> int:
+def stages(
+  columns: int, *, matrices: int, shared_bytes: int, column_bytes: int = 0, shifted: bool = False
+) -> int:
   """Stages of a 16-bit row of each matrix that fit; 0: too few, or no such row.
 
   A multiple of the groups, each of which thus has stages of its own, and two for
@@ -74,12 +90,13 @@ def stages(columns: int, *, matrices: int, shared_bytes: int, column_bytes: int 
     matrices: That come in.
     shared_bytes: Of a thread block.
     column_bytes: What a column takes beside the ring.
+    shifted: See `share_of`.
   """
-  share = share_of(columns)
+  share = share_of(columns, shifted=shifted)
   if share is None:
     return 0
   groups = _CONSUMERS // share.members
-  room = shared_bytes - OTHER_BYTES - column_bytes * share.stored
+  room = shared_bytes - OTHER_BYTES - column_bytes * (share.most_shift + share.stored)
   found = min(room // (2 * share.stored * matrices), _MOST_STAGES) // groups * groups
   return found if found >= 2 * groups else 0
 
@@ -90,12 +107,14 @@ class Turn:
 
   Attributes:
     row: Its number.
+    shift: See `Share.shift`.
     member: Which of the group's warpgroups.
     exchange: Shared memory [2, warps] of the group, which the next row's has not.
     meet: A barrier of the group's members; the interpreter's alone, else None.
   """
 
   row: Any
+  shift: Any
   member: Any
   exchange: Any
   meet: Any
@@ -130,13 +149,18 @@ class RowStream:
     cores: int,
     shared_bytes: int,
     column_bytes: int = 0,
+    shifted: bool = False,
     interpreted: bool = False,
   ) -> "RowStream":
     """That of rows that there are `stages` for."""
-    share = share_of(columns, interpreted=interpreted)
+    share = share_of(columns, shifted=shifted, interpreted=interpreted)
     assert share is not None
     num_stages = stages(
-      columns, matrices=matrices, shared_bytes=shared_bytes, column_bytes=column_bytes
+      columns,
+      matrices=matrices,
+      shared_bytes=shared_bytes,
+      column_bytes=column_bytes,
+      shifted=shifted,
     )
     return RowStream(
       matrices, rows, share, _CONSUMERS // share.members, min(rows, cores), num_stages
@@ -146,6 +170,15 @@ class RowStream:
   def result_columns(self) -> int:
     """Of a row of results; see `Share.store`."""
     return self.share.stored if self.share.interpreted else self.share.columns
+
+  def settled(self, results: jax.Array) -> jax.Array:
+    """Rows of results of which each has `result_columns`: the columns of the row alone."""
+    share = self.share
+    if not share.interpreted:
+      return results
+    shifts = share.shift(jnp.arange(self.rows, dtype=jnp.int32))
+    places = jnp.reshape(shifts, (-1, 1)) + jnp.arange(share.columns)
+    return jnp.take_along_axis(results, jnp.broadcast_to(places, (self.rows, share.columns)), 1)
 
   @property
   def consumers(self) -> int:
@@ -224,7 +257,7 @@ class RowStream:
           # waits for it
           fence_smem(interpreted=self.share.interpreted)
           for matrix, there in zip(matrices, ring_rows, strict=True):
-            self.copy(matrix.at[row], there.at[stage], arrived)
+            self.copy(matrix.at[row], there.at[stage], arrived, self.share.shift(row))
 
         ring.fill(step, copy)
 
@@ -250,16 +283,20 @@ class RowStream:
         ring.release(step)
         exchanged = exchange.at[group, lax.rem(turn, jnp.int32(2))]
         row = program + step * self.programs
-        finish(Turn(row, member, exchanged, meet[0].at[group] if meet else None), kept)
+        shift = self.share.shift(row)
+        kept = self.share.inside(kept, member, shift)
+        finish(Turn(row, shift, member, exchanged, meet[0].at[group] if meet else None), kept)
 
       lax.fori_loop(jnp.int32(0), turns, one, None)
 
-  def copy(self, row: Any, there: Any, arrived: Any) -> None:
+  def copy(self, row: Any, there: Any, arrived: Any, shift: Any = 0) -> None:
     """A row from global memory, in as many arrivals as there are `copies`."""
     for start, size in self.copies:
-      at = pl.ds(start, size)
       plgpu.copy_gmem_to_smem(
-        row.at[at], there.at[at], arrived, oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS
+        row.at[pl.ds(start, size)],
+        there.at[pl.ds(start + shift, size)],
+        arrived,
+        oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
       )
 
   def clear(self, there: Any) -> None:
@@ -269,7 +306,7 @@ class RowStream:
     thread that wrote them arrives.
     """
     share = self.share
-    if share.stored > share.columns:
+    if share.stored > share.columns and not share.most_shift:
       beyond = there.at[pl.ds(share.columns, share.stored - share.columns)]
       clear(beyond, interpreted=share.interpreted)
 

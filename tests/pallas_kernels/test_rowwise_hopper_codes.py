@@ -19,7 +19,7 @@ from rowwise_cases import (
 
 import reference
 from pallas_kernels import RowConfig, compat, device, explain, quantize_rows, swiglu_quantize
-from pallas_kernels.rowwise import mosaic_arithmetic, row_stream
+from pallas_kernels.rowwise import hopper_rows, mosaic_arithmetic, row_stream
 
 CODES = ["float8_e4m3fn", "int8"]
 pytestmark = HOPPER_MARKS
@@ -78,10 +78,49 @@ def test_codes_of_gated_rows_are_inside_the_bounds(rows, columns, code, cores, r
 @runs_hopper
 @pytest.mark.parametrize(("columns", "code"), [(64, "int8"), (72, "float8_e4m3fn"), (5000, "int8")])
 def test_rows_of_any_multiple_of_eight(columns, code, cores, rng):
-  # the last columns are copied twice, zeros follow them
+  # the last columns are copied twice
   gate, up = normal(rng, 5, columns, dtype="float16"), normal(rng, 5, columns, dtype="float16")
   found = rowwise_cases.swiglu_quantize(gate, up, dtype=code, implementation=HOPPER)
   assert_gated(found, gate, up, code)
+
+
+@runs_hopper
+@pytest.mark.parametrize(
+  ("columns", "rows"),
+  [
+    (72, 19),  # every shift, twice
+    (520, 5),  # of two pieces both are partly outside
+    (5000, 17),  # the last of a row's columns are the last of its memory
+    (6032, 9),  # without a shift one warpgroup would have room
+    (12360, 2),  # the members' first and last pieces
+    (24584, 2),  # all warpgroups share it
+  ],
+)
+def test_rows_that_begin_anywhere_in_a_line(columns, rows, cores, rng):
+  # what is copied twice is the same both times, and a race all the same: none is looked for here.
+  # The extremes are in the first and the last column: a maximum that took a neighbour's or lost
+  # its own would show in the scale
+  x = np.array(normal(rng, rows, columns, dtype="float32"))
+  x[::2, 0], x[1::2, -1] = 50.0, -60.0
+  x[rows // 2] /= 64
+  x[-1, [0, -1]] = np.nan, np.inf
+  x = jnp.asarray(x, "bfloat16")
+  found = rowwise_cases.quantize_rows(x, implementation=HOPPER)
+  assert_same_codes(found, reference.quantize_rows(np.asarray(x)))
+
+
+@runs_hopper
+@pytest.mark.parametrize("columns", [64, 72, 968, 4104, 5000, 11000, 12352, 32760, 32768])
+def test_a_shifted_row_is_inside_its_memory(columns):
+  share = row_stream.share_of(columns, shifted=True)
+  shifts = np.asarray([share.shift(jnp.int32(row)) for row in range(40)])
+  # as an address says, in numbers of 128 bytes of results and of 256 of operands
+  expected = np.arange(40) * columns % 128
+  fits = columns <= 32768 - 120
+  np.testing.assert_array_equal(shifts, expected if fits else 0)
+  assert shifts.max() <= share.most_shift
+  assert share.most_shift + columns <= share.stored
+  assert np.all(shifts % share.vector == 0)
 
 
 @runs_hopper
@@ -153,7 +192,7 @@ def test_an_ordinary_quotient_is_refined_to_the_nearest(largest, rng):
   [(64, 1, 4), (4096, 1, 8), (5000, 1, 8), (11008, 2, 4), (12288, 2, 8), (24576, 4, 8)],
 )
 def test_a_row_is_shared_by_few_warpgroups(columns, members, vector):
-  share = row_stream.share_of(columns)
+  share = row_stream.share_of(columns, shifted=True)
   assert (share.members, share.vector) == (members, vector)
   assert columns % vector == 0
   assert share.stored // (128 * members) <= 48
@@ -178,7 +217,7 @@ def test_a_row_is_shared_by_few_warpgroups(columns, members, vector):
   ],
 )
 def test_every_group_has_stages_of_its_own(columns, matrices, expected):
-  assert row_stream.stages(columns, matrices=matrices, shared_bytes=H200_SHARED_BYTES) == expected
+  assert hopper_rows.stages(columns, matrices=matrices, shared_bytes=H200_SHARED_BYTES) == expected
 
 
 @pytest.mark.parametrize(
@@ -209,7 +248,7 @@ def test_an_older_jax_and_another_device_are_refused_by_name(monkeypatch):
 
 @runs_hopper
 @pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("columns", [4096, 5000, 11008, 12288])
+@pytest.mark.parametrize("columns", [4096, 5000, 11008, 12288, 12360])
 def test_long_rows_lower(columns, code):
   x = jax.ShapeDtypeStruct((7239, columns), jnp.bfloat16)
   options = {"dtype": code, "implementation": "mosaic_gpu"}
