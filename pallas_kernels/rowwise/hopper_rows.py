@@ -9,6 +9,11 @@ As `row_stream` says, of a row
 Against the portable kernel, whose programs wait for the loads of a row and then
 compute, one on each core: rows are on their way while others are encoded. Of
 silu(gate)·up an element costs 18 instructions of the 35 for which there is time.
+
+Rows are shifted, so that those that are no whole lines are copied and stored by
+whole lines all the same. On an H200, before and now, us: of silu(gate)·up 7239 x 5000
+50.6 and 45.4, 65536 x 5000 438 and 389 (a stream of the same bytes takes 45.1 and 396);
+of rows as they are 29.6 and 27.5, 265 and 237.
 """
 
 import dataclasses

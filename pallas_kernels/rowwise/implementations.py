@@ -38,8 +38,8 @@ _INVARIANT_ROWS = 1024
 # Rows stream through shared memory where they come from memory, not from L2. The gradient of
 # rms_norm on an H200, Hopper kernel and portable one, us: 7239 x 11008 119 and 171, 924 x 8192 16.8
 # and 18.8, but 1024 x 4096 10.9 and 9.8, 528 x 11008 16.4 and 15.3. Shorter rows were not measured
-# there. Codes and scales likewise: of silu(gate)·up 7239 x 12288 109 and 124, 7239 x 5000 51 and
-# 54, 1024 x 11008 17.2 and 19.4; of rows as they are 7239 x 12288 65 and 75, 7239 x 5000 31 and 32.
+# there. Codes and scales likewise: of silu(gate)·up 7239 x 12288 109 and 124, 7239 x 5000 45 and
+# 54, 1024 x 11008 17.2 and 19.4; of rows as they are 7239 x 12288 65 and 75, 7239 x 5000 28 and 32.
 _SHORTEST_STREAMED = 4096
 _FEWEST_STREAMED = 7
 _LEAST_STREAMED = 7_000_000
