@@ -358,14 +358,16 @@ def transpose(
   """[..., N, M] of x [..., M, N]: the last two dimensions exchanged, bit for bit.
 
   Of one row or one column it is a reshape, by XLA, unless a kernel is asked for; and XLA's, too,
-  where XLA's is the quicker one: of many 16-bit elements in a multiple of 8 rows.
+  where XLA's is the quicker one: of many 16-bit elements in a multiple of 8 rows. Of many in other
+  numbers of rows, and in a multiple of 8 columns, it is a Hopper kernel's.
 
   Args:
     x: Any dtype; any size.
-    config: The block; None: a tuned one, else the planner's choice. The kernel
-      leaves the layout in shared memory to Triton, so `layout` has to be
-      "padded", the default.
-    implementation: None: the best that can run the call; or a name.
+    config: The block of the portable kernel; None: a tuned one, else the planner's
+      choice. The kernel leaves the layout in shared memory to Triton, so `layout`
+      has to be "padded", the default.
+    implementation: None: the best that can run the call; or a name. Gradients of
+      "mosaic_gpu" are of the best that can run them.
 
   Returns:
     The dtype of x.

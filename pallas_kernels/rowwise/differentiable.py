@@ -1,5 +1,6 @@
 """The row-wise ops that JAX's transformations see: batching around `run`, and gradients."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,6 +13,9 @@ from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 from pallas_kernels.rowwise.specs import RmsNorm, SwigluGradient
 
 Arrays = tuple[jax.Array, ...]
+
+# Of the transpose: it takes rows of 16·n bytes, and what it is for gives rows of other sizes.
+_HOPPER = ("mosaic_gpu", "mosaic_gpu_interpret")
 
 
 def run_batched(request: RowRequest, matrices: Arrays, others: Arrays = ()) -> Arrays:
@@ -128,8 +132,12 @@ def _transpose_forward(request: RowRequest, x: jax.Array) -> tuple[jax.Array, No
 
 
 def _transpose_backward(request: RowRequest, residuals: None, d_out: jax.Array) -> tuple[jax.Array]:
+  """The transpose of d_out, whose rows are not those that the Hopper kernel was asked for."""
   del residuals
-  return (transpose(request.for_gradient(request.spec), d_out),)
+  gradient = request.for_gradient(request.spec)
+  if request.implementation in _HOPPER:
+    gradient = dataclasses.replace(gradient, implementation=None)
+  return (transpose(gradient, d_out),)
 
 
 transpose.defvjp(_transpose_forward, _transpose_backward)

@@ -12,23 +12,27 @@ from pallas_kernels.choice import Choice
 from pallas_kernels.device import TargetDevice, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.hopper import refusals
+from pallas_kernels.hopper.tma import TMA_PITCH_BYTES
 from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal, offset_refusal
 from pallas_kernels.rowwise import (
   hopper_rms_gradient,
   hopper_rms_norm,
   hopper_rows,
+  hopper_transpose,
   portable_elements,
   portable_rms_gradient,
   portable_rows,
   portable_transpose,
   rms_gradient,
   rms_gradient_tiles,
+  transpose_blocks,
   xla,
 )
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 from pallas_kernels.rowwise.specs import RmsNorm, RowCodes, SwigluGradient
 from pallas_kernels.rowwise.strips import in_strips
+from pallas_kernels.rowwise.transpose_blocks import TransposeBlocks
 from pallas_kernels.rowwise.transposing import Transpose
 
 # Rows that a tile is planned for where the caller fixes the segments of a row:
@@ -56,6 +60,15 @@ _SHORTEST_NORM = 8192
 _FEWEST_XLA_TRANSPOSED = 2**21
 _XLA_ALIGNED_BYTES = 16
 _XLA_ELEMENT_BYTES = 2
+# Where they begin anywhere blocks of x go through shared memory. H200, cold L2, us, Hopper kernel
+# and portable one: 7239 x 4096 29.3 and 37.7, 7239 x 5000 40.7 and 53.7, 7239 x 11008 87.3 and
+# 121.6, 7239 x 12288 98.0 and 137.9. The first is 16 blocks for each core; of 8 a core that has one
+# more than the others takes an eighth of what is won, at most. Fewer were not measured.
+_FEWEST_BLOCKS = 8
+# Places in the result are int32.
+_LARGEST_PLACED = 2**31 - 1
+# Columns of 16 bytes, of which TMA wants a whole number from row to row.
+_COPIED_MULTIPLE = TMA_PITCH_BYTES // 2
 _ROW_SPECS = (RowCodes, RmsNorm)
 Arrays = tuple[jax.Array, ...]
 
@@ -285,6 +298,55 @@ def _hopper_refusal(
   return _few_refusal(sizes, device) if request.implementation is None else None
 
 
+def _hopper_transpose_refusal(
+  one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
+) -> Refusal | None:
+  """Of a transpose whose blocks pass through shared memory."""
+  del problem
+  found = refusals.device_refusal(one, device) or _count_refusal(request, sizes)
+  if found is not None:
+    return found
+  if request.dtype.itemsize != 2 or not request.spec.movable:
+    return Refusal("dtype", f"{request.dtype.name}: the kernel moves elements of 16 bits")
+  if not compat.SWIZZLES_UNTILED:
+    return Refusal("option", "needs jax 0.11 or later, where a swizzled block may be untiled")
+  if request.config is not None:
+    return Refusal("option", "config: the kernel has blocks of one size")
+  if sizes.batch > 1:
+    return Refusal("option", f"a batch of {sizes.batch} matrices: the kernel takes one")
+  if sizes.columns % _COPIED_MULTIPLE:
+    return Refusal(
+      "option", f"{sizes.columns} columns: the kernel copies rows of a multiple of 16 bytes"
+    )
+  if sizes.rows < transpose_blocks.HEIGHT or sizes.columns < transpose_blocks.WIDTH:
+    return Refusal(
+      "option",
+      f"{sizes.rows} x {sizes.columns}: the kernel takes {transpose_blocks.HEIGHT} x"
+      f" {transpose_blocks.WIDTH} and more",
+    )
+  if sizes.elements > _LARGEST_PLACED:
+    return Refusal("option", f"{sizes.elements} elements: the kernel counts to {_LARGEST_PLACED}")
+  return _few_blocks_refusal(sizes, device) if request.implementation is None else None
+
+
+def _few_blocks_refusal(sizes: Sizes, device: TargetDevice) -> Refusal | None:
+  """Of what is transposed otherwise unless the kernel is asked for by name."""
+  if sizes.rows * _XLA_ELEMENT_BYTES % _XLA_ALIGNED_BYTES == 0:
+    return Refusal(
+      "option",
+      f"{sizes.rows} x {sizes.columns}: rows of the result begin at multiples of"
+      f" {_XLA_ALIGNED_BYTES} bytes, which others store as quickly; by name it runs",
+    )
+  blocks = TransposeBlocks(sizes.rows, sizes.columns).count
+  if blocks >= _FEWEST_BLOCKS * _cores(device):
+    return None
+  return Refusal(
+    "option",
+    f"{sizes.rows} x {sizes.columns}: {blocks} blocks, and the kernel is preferred from"
+    f" {_FEWEST_BLOCKS} for each core on; by name it runs",
+  )
+
+
 def _xla_refusal(
   one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
 ) -> Refusal | None:
@@ -359,6 +421,9 @@ def _run_hopper(
     "shared_bytes": _shared_bytes(device),
     "interpret": compat.gpu_interpret_params() if one.interpreted else None,
   }
+  if isinstance(spec, Transpose):
+    (x,) = operands.matrices
+    return (spec.back(hopper_transpose.run(spec.forth(x), **options)),)
   if isinstance(spec, RmsNormGradient):
     x, d_out = operands.matrices
     return hopper_rms_gradient.run(spec, x, operands.others[0], d_out, **options)
@@ -397,19 +462,23 @@ def _portable(name: str, schedule: str) -> Implementation:
 
 _XLA = Implementation("xla", schedule=None, refusal=_xla_refusal, run=_run_xla)
 _ROWS = (_portable("triton", "streaming"), _XLA, _portable("interpret", "streaming"))
-_RMS_GRADIENTS = (
-  Implementation("mosaic_gpu", schedule=None, refusal=_hopper_refusal, run=_run_hopper),
-  *_ROWS,
-  Implementation("mosaic_gpu_interpret", schedule=None, refusal=_hopper_refusal, run=_run_hopper),
+
+
+def _with_hopper(refusal: Any, others: tuple[Implementation, ...]) -> tuple[Implementation, ...]:
+  """The Hopper kernel, the others, and the Hopper kernel interpreted."""
+  compiled, interpreted = (
+    Implementation(name, schedule=None, refusal=refusal, run=_run_hopper)
+    for name in ("mosaic_gpu", "mosaic_gpu_interpret")
+  )
+  return (compiled, *others, interpreted)
+
+
+_RMS_GRADIENTS = _with_hopper(_hopper_refusal, _ROWS)
+_WHOLE_ROWS = _with_hopper(_hopper_rows_refusal, _ROWS)
+_TRANSPOSES = _with_hopper(
+  _hopper_transpose_refusal,
+  (_portable("triton", "shared_tile"), _XLA, _portable("interpret", "shared_tile")),
 )
-_WHOLE_ROWS = (
-  Implementation("mosaic_gpu", schedule=None, refusal=_hopper_rows_refusal, run=_run_hopper),
-  *_ROWS,
-  Implementation(
-    "mosaic_gpu_interpret", schedule=None, refusal=_hopper_rows_refusal, run=_run_hopper
-  ),
-)
-_TRANSPOSES = (_portable("triton", "shared_tile"), _XLA, _portable("interpret", "shared_tile"))
 
 
 def _table(spec: Any) -> tuple[Implementation, ...]:

@@ -145,8 +145,8 @@ def test_one_row_or_column_is_transposed_by_a_reshape_unless_a_kernel_is_asked_f
     ((65536, 111), "bfloat16", "xla"),
     ((1024, 12288), "float16", "xla"),
     ((8, 1024, 512), "bfloat16", "xla"),
-    # rows of the result begin anywhere
-    *(((7239, columns), "bfloat16", "triton") for columns in (111, 4096, 12288)),
+    # rows of the result begin anywhere, and those of x or blocks are too few for the Hopper kernel
+    *(((7239, columns), "bfloat16", "triton") for columns in (111, 4100, 12284)),
     ((1028, 4096), "bfloat16", "triton"),
     # fewer elements than the 2^21 from which on XLA's was faster
     *(((rows, 12288), "bfloat16", "triton") for rows in (8, 64)),

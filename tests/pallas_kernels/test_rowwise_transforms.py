@@ -212,10 +212,13 @@ def test_results_of_the_hopper_kernels_vary_over_the_mesh_as_their_operands_do()
   name, spec = "mosaic_gpu_interpret", jax.sharding.PartitionSpec
   found = []
 
-  def step(x, weight):
+  def step(x, weight, blocks):
     norm = functools.partial(rms_norm, implementation=name)
     out, pull = jax.vjp(norm, x, weight)
+    turned, pull_turned = jax.vjp(functools.partial(transpose, implementation=name), blocks)
     results = (
+      turned,
+      pull_turned(turned)[0],
       out,
       pull(out)[0],
       *quantize_rows(x, implementation=name),
@@ -225,11 +228,15 @@ def test_results_of_the_hopper_kernels_vary_over_the_mesh_as_their_operands_do()
     return out
 
   mapped = jax.shard_map(
-    step, mesh=mesh_of_two(), in_specs=(spec("x"), spec()), out_specs=spec("x"), check_vma=True
+    step,
+    mesh=mesh_of_two(),
+    in_specs=(spec("x"), spec(), spec("x")),
+    out_specs=spec("x"),
+    check_vma=True,
   )
-  x, weight = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((8, 256), (256,)))
-  jaxpr = str(jax.make_jaxpr(mapped)(x, weight))
-  assert len(found) == 6
+  operands = (jax.ShapeDtypeStruct(x, jnp.bfloat16) for x in ((8, 256), (256,), (1000, 64)))
+  jaxpr = str(jax.make_jaxpr(mapped)(*operands))
+  assert len(found) == 8
   assert set(found) == {frozenset({"x"})}
   # of the weight's gradient alone, over the devices that share it
   assert jaxpr.count("psum") <= 1
