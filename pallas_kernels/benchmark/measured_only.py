@@ -1,10 +1,11 @@
 """Jobs that are measured and not checked, which is quick: a few seconds for each ten.
 
 All kernels are compiled side by side before the first is measured, and operands
-are drawn on the device. Peers are compiled one by one, as XLA chooses among
-cuBLAS's kernels by timing them.
+are drawn on the device. What has a product for XLA is compiled by itself, a peer
+or a call that we leave to it: among cuBLAS's kernels it chooses by timing them.
 """
 
+import functools
 import io
 import os
 import sys
@@ -26,8 +27,9 @@ from pallas_kernels.benchmark.workload import Workload
 # A compilation takes about a second, most of it outside of Python.
 _MOST_THREADS = 16
 _COMPILE_S = 1.0
-# The kernels, and the peer of which XLA has nothing to choose.
-_TOGETHER = (None, "stream")
+# The kernels, and peers of which XLA has nothing to choose, but for products among them.
+_TOGETHER = (None, "stream", "cudnn", "fa3", "tokamax")
+_PRODUCT = "stablehlo.dot_general"
 # drawing, warming up, measuring
 _MEASURE_S = 0.5
 
@@ -79,23 +81,36 @@ def execute(options: Options, work: Sequence[Job]) -> list[Outcome]:
 def _compile(options: Options, ready: Sequence[Job]) -> list[jax.stages.Compiled | Exception]:
   """Each job's program, or what a peer raised."""
 
-  def compile_one(job: Job) -> jax.stages.Compiled | Exception:
+  def lower(job: Job) -> jax.stages.Lowered:
+    op, workload = job.workload.op, job.workload
+    abstract = op.abstract_operands(workload.shape, workload.dtype, workload.options)
+    function = timing.taking_placed(jobs.function_of(job), abstract, op.transposed_operands)
+    shapes = timing.placed_shapes(abstract, op.transposed_operands)
+    return timing.lowered_for_device_timer(function, shapes, cold_l2=options.cold_l2)
+
+  def compile_one(job: Job, *, alone: bool) -> jax.stages.Compiled | Exception | None:
+    """None where it is to be compiled alone."""
+    if not alone and job.peer not in _TOGETHER:
+      return None
     try:
-      op, workload = job.workload.op, job.workload
-      abstract = op.abstract_operands(workload.shape, workload.dtype, workload.options)
-      function = timing.taking_placed(jobs.function_of(job), abstract, op.transposed_operands)
-      shapes = timing.placed_shapes(abstract, op.transposed_operands)
-      return timing.compiled_for_device_timer(function, shapes, cold_l2=options.cold_l2)
+      lowered = lower(job)
+      if not alone and _PRODUCT in lowered.as_text():
+        return None
+      return lowered.compile()
     except Exception as error:
       if job.peer is None:
         raise
       return error
 
-  together = [job for job in ready if job.peer in _TOGETHER]
-  threads = min(_MOST_THREADS, os.cpu_count() or 1, max(len(together), 1))
+  threads = min(_MOST_THREADS, os.cpu_count() or 1, len(ready))
   with ThreadPoolExecutor(threads) as pool:
-    compiled = iter(list(pool.map(compile_one, together)))
-  return [next(compiled) if job.peer in _TOGETHER else compile_one(job) for job in ready]
+    together = list(pool.map(functools.partial(compile_one, alone=False), ready))
+  found = []
+  for job, compiled in zip(ready, together, strict=True):
+    compiled = compile_one(job, alone=True) if compiled is None else compiled
+    assert compiled is not None
+    found.append(compiled)
+  return found
 
 
 def _measured(

@@ -89,14 +89,21 @@ def measure(
   return _measurement(times_us, timer=timer, cold_l2=cold_l2)
 
 
+def lowered_for_device_timer(
+  function: Callable[..., jax.Array], arguments: Sequence[Any], *, cold_l2: bool
+) -> jax.stages.Lowered:
+  """`function` for `measure_compiled`, before XLA sees it; arguments may be shapes."""
+  if cold_l2:
+    scratch = jax.ShapeDtypeStruct((FLUSH_BYTES // 4,), jnp.uint32)
+    return jax.jit(_cold(function)).lower(scratch, *arguments)
+  return jax.jit(function).lower(*arguments)
+
+
 def compiled_for_device_timer(
   function: Callable[..., jax.Array], arguments: Sequence[Any], *, cold_l2: bool
 ) -> jax.stages.Compiled:
   """`function` for `measure_compiled`; arguments may be shapes. Takes a thread of its own well."""
-  if cold_l2:
-    scratch = jax.ShapeDtypeStruct((FLUSH_BYTES // 4,), jnp.uint32)
-    return jax.jit(_cold(function)).lower(scratch, *arguments).compile()
-  return jax.jit(function).lower(*arguments).compile()
+  return lowered_for_device_timer(function, arguments, cold_l2=cold_l2).compile()
 
 
 def result_of(

@@ -13,6 +13,16 @@ SHAPE = MatmulShape(m=200, k=48, n=600)
 SHARED = "--tile=block_m=64,block_n=64,block_k=32,num_stages=1,accumulator=shared"
 
 
+class Lowered:
+  """A program that is never compiled."""
+
+  def as_text(self):
+    return ""
+
+  def compile(self):
+    return self
+
+
 @pytest.fixture
 def h200(monkeypatch):
   """An H200 to plan and trace for; nothing runs on it, every kernel takes 4 us."""
@@ -21,7 +31,7 @@ def h200(monkeypatch):
   )
   monkeypatch.setattr(runner, "result", lambda *_: None)
   monkeypatch.setattr(timing, "measure", lambda *_, **__: measured)
-  monkeypatch.setattr(timing, "compiled_for_device_timer", lambda *_, **__: None)
+  monkeypatch.setattr(timing, "lowered_for_device_timer", lambda *_, **__: Lowered())
   monkeypatch.setattr(timing, "measure_compiled", lambda *_, **__: measured)
   with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
     yield
