@@ -58,6 +58,10 @@ class StageRing:
     # int32 by name: with jax_enable_x64 a Python int would be 64 bits wide
     return lax.rem(step, jnp.int32(self.num_stages))
 
+  def arrivals(self, stage: Any) -> Any:
+    """The barrier at which a stage's copies arrive."""
+    return self.full.at[stage]
+
   def fill(self, step: Any, copy: Callable[[Any, Any], None]) -> None:
     """Memory side: wait until the stage is free, then `copy(stage, full barrier)` into it."""
     stage = self.stage(step)
@@ -66,7 +70,7 @@ class StageRing:
     def _wait_until_released() -> None:
       plgpu.barrier_wait(self.empty.at[stage])
 
-    copy(stage, self.full.at[stage])
+    copy(stage, self.arrivals(stage))
 
   def drain(self, steps: Any) -> None:
     """Memory side: see every release before leaving.

@@ -48,8 +48,12 @@ _SHORTEST_STREAMED = 4096
 _FEWEST_STREAMED = 7
 _LEAST_STREAMED = 7_000_000
 # rms_norm likewise: 7239 x 12288 86 and 98, 65536 x 11008 722 and 752, 1024 x 11008 11.6 and 12.9;
-# but 65536 x 5000 352 and 345, 65536 x 4096 267 and 265, with a residual 534 and 525.
+# but 65536 x 5000 352 and 345, 65536 x 4096 267 and 265.
 _SHORTEST_NORM = 8192
+# With a residual 65536 x 4096 518 and 524 (a stream of the same bytes 501), 7239 x 4096 57 and 58
+# (55). Other widths were not measured; whole lines of 128 bytes only, since neighbours that share
+# lines cost the Hopper kernel more than the other, as above.
+_SUMMED_COLUMNS = 64
 # A transpose of so many 16-bit elements is XLA's where rows of the result begin at multiples of 16
 # bytes. H200, XLA's and the best tile of ours, us: 1024 x 4096 3.47 and 3.72, 1024 x 11008 from L2
 # 11.97 and 12.38 and from memory 11.01 and 11.12, 65536 x 111 7.46 and 7.73, 65536 x 5000 365 and
@@ -219,13 +223,9 @@ def _hopper_rows_refusal(
     )
   if request.implementation is not None:
     return None
-  spec = request.spec
-  if isinstance(spec, RmsNorm) and (spec.sum_dtypes or sizes.columns < _SHORTEST_NORM):
-    return Refusal(
-      "option",
-      f"rows of fewer than {_SHORTEST_NORM} columns, and sums with a residual, are as fast in the"
-      " portable kernel",
-    )
+  found = _norm_columns_refusal(request.spec, sizes) if isinstance(request.spec, RmsNorm) else None
+  if found is not None:
+    return found
   return _few_refusal(dataclasses.replace(sizes, batch=1, rows=sizes.batch * sizes.rows), device)
 
 
@@ -258,6 +258,25 @@ def _hopper_norm_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
   if sizes.batch > 1:
     return Refusal("option", f"a batch of {sizes.batch} matrices: the kernel has one weight")
   return None
+
+
+def _norm_columns_refusal(spec: RmsNorm, sizes: Sizes) -> Refusal | None:
+  """Of rows that rms_norm's portable kernel is as fast with, unless the other is asked for."""
+  if spec.sum_dtypes:
+    if sizes.columns % _SUMMED_COLUMNS == 0:
+      return None
+    return Refusal(
+      "option",
+      f"{sizes.columns} columns with a residual: the kernel is preferred for multiples of"
+      f" {_SUMMED_COLUMNS}; by name it runs",
+    )
+  if sizes.columns >= _SHORTEST_NORM:
+    return None
+  return Refusal(
+    "option",
+    f"rows of fewer than {_SHORTEST_NORM} columns without a residual are as fast in the portable"
+    " kernel",
+  )
 
 
 def _row_stages(request: RowRequest, sizes: Sizes, device: TargetDevice) -> int:

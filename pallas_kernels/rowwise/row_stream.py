@@ -23,6 +23,7 @@ from hw_profiles.capacity.warpgroups import (
   consumer_registers,
 )
 from pallas_kernels.hopper.fence import fence_smem
+from pallas_kernels.hopper.kept_copy import BARRIER_BYTES, Arrivals, KeptRing
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.rowwise.arithmetic import INTERPRETED, Arithmetic
 from pallas_kernels.rowwise.mosaic_arithmetic import MosaicArithmetic
@@ -78,7 +79,13 @@ def share_of(columns: int, *, shifted: bool = False, interpreted: bool = False) 
 
 
 def stages(
-  columns: int, *, matrices: int, shared_bytes: int, column_bytes: int = 0, shifted: bool = False
+  columns: int,
+  *,
+  matrices: int,
+  shared_bytes: int,
+  column_bytes: int = 0,
+  shifted: bool = False,
+  kept: bool = False,
 ) -> int:
   """Stages of a 16-bit row of each matrix that fit; 0: too few, or no such row.
 
@@ -91,12 +98,14 @@ def stages(
     shared_bytes: Of a thread block.
     column_bytes: What a column takes beside the ring.
     shifted: See `share_of`.
+    kept: See `RowStream`.
   """
   share = share_of(columns, shifted=shifted)
   if share is None:
     return 0
   groups = _CONSUMERS // share.members
-  room = shared_bytes - OTHER_BYTES - column_bytes * (share.most_shift + share.stored)
+  beside = OTHER_BYTES + column_bytes * (share.most_shift + share.stored)
+  room = shared_bytes - beside - (BARRIER_BYTES if kept else 0)
   found = min(room // (2 * share.stored * matrices), _MOST_STAGES) // groups * groups
   return found if found >= 2 * groups else 0
 
@@ -131,6 +140,8 @@ class RowStream:
     groups: Of a thread block.
     programs: Thread blocks.
     stages: Of the ring.
+    kept: Whether L2 is told to keep rows that come in longer than other lines, results
+      among them; False where an interpreter runs it, which has no L2.
   """
 
   matrices: int
@@ -139,6 +150,7 @@ class RowStream:
   groups: int
   programs: int
   stages: int
+  kept: bool = False
 
   @staticmethod
   def create(
@@ -150,6 +162,7 @@ class RowStream:
     shared_bytes: int,
     column_bytes: int = 0,
     shifted: bool = False,
+    kept: bool = False,
     interpreted: bool = False,
   ) -> "RowStream":
     """That of rows that there are `stages` for."""
@@ -161,9 +174,16 @@ class RowStream:
       shared_bytes=shared_bytes,
       column_bytes=column_bytes,
       shifted=shifted,
+      kept=kept,
     )
     return RowStream(
-      matrices, rows, share, _CONSUMERS // share.members, min(rows, cores), num_stages
+      matrices,
+      rows,
+      share,
+      _CONSUMERS // share.members,
+      min(rows, cores),
+      num_stages,
+      kept and not interpreted,
     )
 
   @property
@@ -201,14 +221,15 @@ class RowStream:
   def scratch(self, dtypes: Sequence[Any]) -> tuple[Any, ...]:
     """What `run` has for `scratch`, of matrices of these dtypes."""
     share = self.share
-    barriers = StageRing.barriers(
+    full, empty = StageRing.barriers(
       num_stages=self.stages, copies=self.matrices * len(self.copies), consumers=share.members
     )
     meet = plgpu.Barrier(num_barriers=self.groups, num_arrivals=share.members)
     return (
       *(plgpu.SMEM((self.stages, share.stored), dtype) for dtype in dtypes),
       plgpu.SMEM((self.groups, 2, 2, share.warps), jnp.float32),
-      *barriers,
+      Arrivals.scratch(self.stages) if self.kept else full,
+      empty,
       *([meet] if share.interpreted else []),
     )
 
@@ -236,7 +257,7 @@ class RowStream:
       scratch[: self.matrices], scratch[self.matrices :],
     )  # fmt: skip
     program = lax.axis_index("program")
-    ring = StageRing(self.stages, full, empty)
+    ring = self._ring(full, empty)
     steps = lax.div(self.rows - program + self.programs - 1, jnp.int32(self.programs))
     warpgroup = lax.axis_index("warpgroup")
 
@@ -256,8 +277,16 @@ class RowStream:
           # the consumers' loads, of which `empty` told, before what the copy writes: here no one
           # waits for it
           fence_smem(interpreted=self.share.interpreted)
-          for matrix, there in zip(matrices, ring_rows, strict=True):
-            self.copy(matrix.at[row], there.at[stage], arrived, self.share.shift(row))
+          shift = self.share.shift(row)
+          pairs = [
+            (matrix.at[row], there.at[stage])
+            for matrix, there in zip(matrices, ring_rows, strict=True)
+          ]
+          if self.kept:
+            arrived.copy([part for one in pairs for part in self._parts(*one, shift)], stage)
+            return
+          for one in pairs:
+            self.copy(*one, arrived, shift)
 
         ring.fill(step, copy)
 
@@ -289,15 +318,25 @@ class RowStream:
 
       lax.fori_loop(jnp.int32(0), turns, one, None)
 
+  def _ring(self, full: Any, empty: Any) -> StageRing:
+    """Of the references of its barriers."""
+    if not self.kept:
+      return StageRing(self.stages, full, empty)
+    arrivals = Arrivals(full, self.stages)
+    arrivals.start()
+    return KeptRing(self.stages, arrivals, empty)
+
+  def _parts(self, row: Any, there: Any, shift: Any) -> list[tuple[Any, Any]]:
+    """Of a row in global memory and of where it goes, what each of the `copies` copies."""
+    return [
+      (row.at[pl.ds(start, size)], there.at[pl.ds(start + shift, size)])
+      for start, size in self.copies
+    ]
+
   def copy(self, row: Any, there: Any, arrived: Any, shift: Any = 0) -> None:
     """A row from global memory, in as many arrivals as there are `copies`."""
-    for start, size in self.copies:
-      plgpu.copy_gmem_to_smem(
-        row.at[pl.ds(start, size)],
-        there.at[pl.ds(start + shift, size)],
-        arrived,
-        oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
-      )
+    for part, place in self._parts(row, there, shift):
+      plgpu.copy_gmem_to_smem(part, place, arrived, oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS)
 
   def clear(self, there: Any) -> None:
     """Zeros beyond the end of a row in shared memory, where no copy goes.

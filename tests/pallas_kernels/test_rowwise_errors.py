@@ -111,7 +111,7 @@ def test_on_an_h200_the_planned_kernel_runs(shape):
       explain(swiglu_quantize, x, x, implementation="triton"),
       explain(swiglu_quantize, x, x, scale=0.5),
       explain(quantize_rows, x, implementation="triton"),
-      explain(rms_norm, x, weight, residual=x),
+      explain(rms_norm, x, weight, residual=x, implementation="triton"),
       explain(transpose, x, config=RowConfig(64, 64, 1)),
     ):
       assert found.implementation == "triton"

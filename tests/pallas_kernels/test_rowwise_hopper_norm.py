@@ -119,15 +119,41 @@ def test_long_rows_lower_with_gradients_of_their_own(columns):
 
 
 @runs_hopper
+def test_l2_keeps_the_rows_that_come_in_beside_a_residual():
+  def text(x, weight, *residual):
+    def call(x, weight, residual=None):
+      return rms_norm.__wrapped__(x, weight, residual=residual, implementation="mosaic_gpu")
+
+    traced = jax.jit(call).trace(x, weight, *residual)
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+  x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((7239, 8192), (8192,)))
+  with device.abstract_gpu(**H200):
+    assert "evict_last" in text(x, weight, x)
+    assert "evict_last" not in text(x, weight)
+
+
+@runs_hopper
 @pytest.mark.parametrize(
-  ("shape", "runs_there"),
-  [((7239, 11008), True), ((1024, 12288), True), ((7239, 5000), False), ((64, 12288), False)],
+  ("shape", "plain_runs_there", "summed_runs_there"),
+  [
+    ((7239, 11008), True, True),
+    ((1024, 12288), True, False),  # two rows of a residual's call do not fit
+    ((7239, 4096), False, True),
+    ((3, 2413, 4160), False, True),
+    ((7239, 5000), False, False),  # neighbours share lines
+    ((7239, 2048), False, False),  # short rows
+    ((1024, 4096), False, False),  # all in L2
+    ((64, 12288), False, False),  # few of them
+  ],
   ids=str,
 )
-def test_long_rows_from_memory_without_a_residual_are_its_own(shape, runs_there):
+def test_long_rows_from_memory_are_its_own(shape, plain_runs_there, summed_runs_there):
   x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in (shape, shape[-1:]))
   with device.abstract_gpu(**H200):
     plain = explain(rms_norm.__wrapped__, x, weight)
     summed = explain(rms_norm.__wrapped__, x, weight, residual=x)
-  assert plain.implementation == ("mosaic_gpu" if runs_there else "triton")
-  assert summed.implementation == "triton"
+    codes = explain(rms_norm.__wrapped__, x, weight, residual=x, quantize_dtype="int8")
+  assert plain.implementation == ("mosaic_gpu" if plain_runs_there else "triton")
+  assert summed.implementation == ("mosaic_gpu" if summed_runs_there else "triton")
+  assert codes.implementation == "triton"
