@@ -15,6 +15,7 @@ from pallas_kernels.hopper import refusals
 from pallas_kernels.hopper.tma import TMA_PITCH_BYTES
 from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal, offset_refusal
 from pallas_kernels.rowwise import (
+  few_rows_gradient,
   hopper_rms_gradient,
   hopper_rms_norm,
   hopper_rows,
@@ -391,26 +392,12 @@ def _run_portable(
   device: TargetDevice,
 ) -> Arrays:
   spec, interpret = request.spec, one.interpreted
-  sizes = sizes_of(operands)
   if isinstance(spec, Transpose):
     assert config is not None
     (x,) = operands.matrices
     return (spec.back(portable_transpose.run(spec.forth(x), config=config, interpret=interpret)),)
   if isinstance(spec, RmsNormGradient):
-    x, d_out, *d_sum = operands.matrices
-    return portable_rms_gradient.run(
-      spec,
-      x,
-      operands.others[0],
-      d_out,
-      d_sum[0] if d_sum else None,
-      config=request.config
-      or rms_gradient_tiles.default_config(
-        groups=sizes.batch, rows=sizes.rows, columns=sizes.columns, cores=_cores(device)
-      ),
-      cores=_cores(device),
-      interpret=interpret,
-    )
+    return _run_portable_gradient(request, operands, cores=_cores(device), interpret=interpret)
   assert config is not None
   tile = config
 
@@ -424,6 +411,23 @@ def _run_portable(
   if not interpret:
     return run(operands)
   return in_strips(run, operands, block_rows=tile.block_rows)
+
+
+def _run_portable_gradient(
+  request: RowRequest, operands: RowOperands, *, cores: int, interpret: bool
+) -> Arrays:
+  """The gradients of rms_norm: of few long rows in a way of their own, unless a block is given."""
+  sizes = sizes_of(operands)
+  x, d_out, *d_sum = operands.matrices
+  arguments = (request.spec, x, operands.others[0], d_out, d_sum[0] if d_sum else None)
+  problem = {"groups": sizes.batch, "rows": sizes.rows, "columns": sizes.columns, "cores": cores}
+  config = request.config
+  if config is None:
+    tiles = rms_gradient_tiles.few_rows_tiles(**problem)
+    if tiles is not None:
+      return few_rows_gradient.run(*arguments, tiles=tiles, cores=cores, interpret=interpret)
+    config = rms_gradient_tiles.default_config(**problem)
+  return portable_rms_gradient.run(*arguments, config=config, cores=cores, interpret=interpret)
 
 
 def _run_hopper(

@@ -253,7 +253,7 @@ def run(
   if tiles.column_blocks > 1:
     numbers = _numbers(spec, x, weight, d_out, tiles=tiles, config=config, interpret=interpret)
   merged = tiles.programs == 1
-  d_x, partial = _main(
+  d_x, partial = main(
     spec,
     (x, d_out, weight, *(() if d_sum is None else (d_sum,)), *numbers),
     has_d_sum=d_sum is not None,
@@ -267,7 +267,8 @@ def run(
   return d_x, merge(partial, spec.weight_dtype, cores=cores, interpret=interpret)
 
 
-def _params(config: RowConfig, *, interpret: bool) -> Any:
+def params(config: RowConfig, *, interpret: bool) -> Any:
+  """What a block of this config is compiled with; None where it is not."""
   return (
     None
     if interpret
@@ -308,14 +309,14 @@ def _numbers(
       grid=(tiles.groups * tiles.row_blocks,),
       in_specs=[matrix, matrix, pl.BlockSpec((None, 1, width), weight_index)],
       out_specs=[pl.BlockSpec((None, tiles.block_rows, 1), index)] * 3,
-      compiler_params=_params(config, interpret=interpret),
+      compiler_params=params(config, interpret=interpret),
       interpret=interpret,
       name="rmsnorm_gradient_numbers_portable",
     )(x, d_out, weight)
   )
 
 
-def _main(
+def main(
   spec: RmsNormGradient,
   operands: tuple[jax.Array, ...],
   *,
@@ -325,7 +326,18 @@ def _main(
   partial_dtype: Any,
   interpret: bool,
 ) -> tuple[jax.Array, jax.Array]:
-  """d_x, and the partial sums of d_weight [groups, programs, columns]."""
+  """d_x, and the partial sums of d_weight [groups, programs, columns].
+
+  Args:
+    spec: What to compute.
+    operands: x, d_y, weight, d_sum where there is one, and of blocks that do not hold
+      whole rows power, factor and mean(g·n) of every row, [groups, rows, 1] each.
+    has_d_sum: Whether there is one.
+    tiles: How the rows are dealt out.
+    config: The block.
+    partial_dtype: Of the partial sums.
+    interpret: As in `run`.
+  """
   x, _, weight = operands[:3]
   matrix = pl.BlockSpec((None, tiles.chunk, tiles.block_cols), tiles.place)
 
@@ -363,7 +375,7 @@ def _main(
       *([number] * 3 if has_numbers else []),
     ],
     out_specs=[matrix, pl.BlockSpec((None, 1, tiles.block_cols), tiles.place)],
-    compiler_params=_params(config, interpret=interpret),
+    compiler_params=params(config, interpret=interpret),
     interpret=interpret,
     name="rmsnorm_gradient_portable",
   )(*operands)
@@ -395,7 +407,7 @@ def merge(
     grid=(groups * blocks,),
     in_specs=[pl.BlockSpec((None, height, width), index)],
     out_specs=pl.BlockSpec((None, 1, width), index),
-    compiler_params=_params(block, interpret=interpret),
+    compiler_params=params(block, interpret=interpret),
     interpret=interpret,
     name="rmsnorm_gradient_merge_portable",
   )(partial)

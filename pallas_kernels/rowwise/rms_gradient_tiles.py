@@ -46,6 +46,22 @@ _SHORTEST = 128
 _SHORTEST_ROWS = {2: 128, 4: 256}
 _FEW_SHORT_ROWS = max(_SHORTEST_ROWS.values())
 _SHORTEST_PER_THREAD = 2
+# So many rows at most, of so many columns, go another way: `few_rows_gradient`. The launches of
+# the gradients on an H200, us, that way and a program a row: 1 x 12288 2.11 and 2.88; 8 x 12288
+# 3.5 and 4.7, 8 x 11008 3.5 and 4.5, 64 x 12288 4.8 and 5.8, 64 x 11008 4.9 and 5.6. Shorter rows
+# than 11008 and other numbers of rows were not measured. The numbers of 8 x 12288 take 1.95 us with
+# 8 warps a row, 2.13 with 16, of 64 x 12288 2.18 and 2.30.
+_MOST_FEW_ROWS = 64
+_FEW_ROWS_COLUMNS = (8192, _ALONE_COLUMNS)
+# A single row has a program for so many columns (12288: 6 programs 2.11 us, 12 2.14; with 16
+# warps 2.46 and 2.40, 3 programs 2.34).
+_PART_COLUMNS = 2048
+# Several have 4 warps for so many columns of up to so many rows: of 8 rows 1.36 us for 64 columns,
+# 1.54 with 2 warps, 1.50 for 128 columns; of 64 rows 2.59 for 32 columns, 2.82 with 8 warps, 2.75
+# for 64 columns with 8 and 3.42 with 16. A warp has four elements a thread at least.
+_COLUMNS_OF_ROWS = {16: 64, _MOST_FEW_ROWS: 32}
+_COLUMN_WARPS = 4
+_LEAST_PER_THREAD = 4
 # A merging program's columns are 128 B of float32; it takes so many partial sums at once.
 _MERGED = RowConfig(256, 32, 1, num_warps=8)
 # Of more partial sums than that, in so few columns that no core has two of these blocks
@@ -84,6 +100,41 @@ def default_config(*, groups: int, rows: int, columns: int, cores: int) -> RowCo
   block_cols = pl.cdiv(columns, piece) * piece
   alone = groups * rows <= cores and block_cols <= _ALONE_COLUMNS
   return RowConfig(1, block_cols, 1, num_warps=_ALONE_WARPS if alone else _MOST_WARPS)
+
+
+@dataclasses.dataclass(frozen=True)
+class FewRowsTiles:
+  """How few long rows are cut.
+
+  Attributes:
+    row: The block that holds a row, whose numbers are computed from it.
+    columns: The block of all rows that a program of the second launch has; of a single
+      row, for which there is one launch, the columns that a program of it stores.
+  """
+
+  row: RowConfig
+  columns: RowConfig
+
+
+def few_rows_tiles(*, groups: int, rows: int, columns: int, cores: int) -> FewRowsTiles | None:
+  """Of rows that are faster that way; None: of all others.
+
+  Args:
+    groups: Independent matrices; of several nothing was measured.
+    rows: Of each.
+    columns: Of each.
+    cores: Streaming multiprocessors, of which each row has one for itself.
+  """
+  shortest, longest = _FEW_ROWS_COLUMNS
+  if groups > 1 or rows > min(cores, _MOST_FEW_ROWS) or not shortest <= columns <= longest:
+    return None
+  row = default_config(groups=groups, rows=rows, columns=columns, cores=cores)
+  if rows == 1:
+    return FewRowsTiles(row, RowConfig(1, _PART_COLUMNS, 1, num_warps=row.num_warps))
+  width = next(width for most, width in _COLUMNS_OF_ROWS.items() if rows <= most)
+  height = pl.next_power_of_2(rows)
+  warps = min(_COLUMN_WARPS, height * width // (_LANES * _LEAST_PER_THREAD))
+  return FewRowsTiles(row, RowConfig(height, width, 1, num_warps=warps))
 
 
 def _warps(elements: int) -> int:
