@@ -1,6 +1,7 @@
 """The products that JAX's transformations see: batching around `run`, and matmul's gradient."""
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -28,8 +29,10 @@ def run_batched(request: GemmRequest, operands: Operands) -> jax.Array:
     a = flat[0]
     if request.transposes.a or operands.per_row:
       return None
+    # of no columns a number of rows cannot be inferred
     folded = (
-      x.reshape(1, -1, x.shape[-1]) if place in with_rows else x for place, x in enumerate(flat)
+      x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1]) if place in with_rows else x
+      for place, x in enumerate(flat)
     )
     out = batched(run, *folded, rows=as_rows, with_rows=with_rows)
     return out.reshape(*a.shape[:-1], out.shape[-1])

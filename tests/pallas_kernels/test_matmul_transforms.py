@@ -89,6 +89,18 @@ def test_vmap_over_nothing(name):
   assert grads.shape == a.shape
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_vmap_over_rows_of_no_columns(name):
+  a, b = jnp.zeros((2, 3, 0), jnp.bfloat16), jnp.zeros((0, 5), jnp.bfloat16)
+
+  def run(a):
+    return matmul(a, b, bias=jnp.ones(5), implementation=name)
+
+  np.testing.assert_array_equal(np.asarray(jax.vmap(run)(a), np.float32), np.ones((2, 3, 5)))
+  grads = jax.vmap(jax.grad(lambda a: run(a).astype(jnp.float32).sum()))(a)
+  assert grads.shape == a.shape
+
+
 def test_nested_vmap_with_every_operand_mapped(run, rng):
   a = jnp.asarray(rng.integers(-2, 3, (2, 5, 12)), jnp.bfloat16)
   b = jnp.asarray(rng.integers(-2, 3, (3, 12, 7)), jnp.bfloat16)

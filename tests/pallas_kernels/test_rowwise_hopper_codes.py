@@ -94,6 +94,7 @@ def test_rows_of_any_multiple_of_eight(columns, code, cores, rng):
     (6032, 9),  # without a shift one warpgroup would have room
     (12360, 2),  # the members' first and last pieces
     (24584, 2),  # all warpgroups share it
+    (32760, 2),  # a thread has no room for a shift
   ],
 )
 def test_rows_that_begin_anywhere_in_a_line(columns, rows, cores, rng):
@@ -208,6 +209,10 @@ def test_a_row_is_shared_by_few_warpgroups(columns, members, vector):
     (4096, 2, 12),
     (512, 2, 16),
     (16384, 2, 3),
+    (28560, 2, 2),
+    (28664, 2, 2),  # without a shift alone
+    (28672, 2, 2),
+    (28680, 2, 0),
     (32768, 2, 0),
     (24576, 1, 4),
     (40960, 1, 0),
