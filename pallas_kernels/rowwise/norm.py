@@ -164,8 +164,9 @@ def rms_norm(
 
   Gradients are reverse-mode, of first order: one pass over x and y's gradient,
   and partial sums of the weight's gradient that are added up in an order fixed
-  by their number; of long rows on Hopper by a kernel of its own (`explain` says
-  which runs). Roundings count as the identity.
+  by their number; of few long rows two passes without partial sums; of many on
+  Hopper a kernel of its own (`explain` says which implementation runs). Roundings
+  count as the identity.
 
   Source: Zhang and Sennrich, "Root Mean Square Layer Normalization"
   (arXiv:1910.07467); eps inside of the root, as Llama and Qwen have it.
