@@ -10,7 +10,6 @@ from hw_profiles import RowConfig
 from pallas_kernels import arguments, choice, dispatch, sharding
 from pallas_kernels.device import target_device
 from pallas_kernels.rowwise import differentiable, implementations
-from pallas_kernels.rowwise.implementations import Sizes
 from pallas_kernels.rowwise.request import (
   RowRequest,
   check_config,
@@ -19,6 +18,7 @@ from pallas_kernels.rowwise.request import (
   check_static,
   code_dtype,
 )
+from pallas_kernels.rowwise.sizes import Sizes
 from pallas_kernels.rowwise.specs import RowCodes, Swiglu, SwigluCodes
 from pallas_kernels.rowwise.transposing import Transpose
 

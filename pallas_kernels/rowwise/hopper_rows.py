@@ -112,13 +112,13 @@ def run(
   """
   like = matrices[0]
   _, rows, columns = like.shape
-  room = {"matrices": len(matrices), "shared_bytes": shared_bytes}
   stream = RowStream.create(
     columns,
-    **room,
+    matrices=len(matrices),
+    shared_bytes=shared_bytes,
     rows=rows,
     cores=cores,
-    shifted=_is_shifted(columns, **room),
+    shifted=_is_shifted(columns, matrices=len(matrices), shared_bytes=shared_bytes),
     interpreted=interpret is not None,
   )
   codes, scales = plgpu.kernel(

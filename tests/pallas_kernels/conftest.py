@@ -49,4 +49,4 @@ def races(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
   """Makes a CPU one of two cores, so that a block of a row-wise Hopper kernel has several rows."""
   if jax.default_backend() == "cpu":
-    monkeypatch.setattr(implementations, "_cores", lambda _: 2)
+    monkeypatch.setattr(implementations, "cores_of", lambda _: 2)

@@ -19,10 +19,11 @@ from rowwise_cases import (
 
 import reference
 from pallas_kernels import device, explain, rms_norm
-from pallas_kernels.rowwise import hopper_rms_gradient, implementations
+from pallas_kernels.rowwise import hopper_refusals, hopper_rms_gradient, implementations
 from pallas_kernels.rowwise.inverse_rms import coarse_power
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
+from pallas_kernels.rowwise.sizes import Sizes
 
 pytestmark = HOPPER_MARKS
 
@@ -52,7 +53,7 @@ def gradients(x, weight, d_out, **fields):
 )
 def test_gradients(rows, columns, dtype, monkeypatch, rng):
   if ON_CPU:
-    monkeypatch.setattr(implementations, "_cores", lambda _: 2)
+    monkeypatch.setattr(implementations, "cores_of", lambda _: 2)
   x, d_out = normal(rng, rows, columns, dtype=dtype), normal(rng, rows, columns, dtype=dtype)
   weight = normal(rng, columns, dtype=dtype)
   d_x, d_weight = gradients(x, weight, d_out)
@@ -65,7 +66,7 @@ def test_gradients(rows, columns, dtype, monkeypatch, rng):
 @pytest.mark.parametrize("d_scale", [2.0**-50, 1.0, 2.0**60])
 def test_rows_whose_squares_or_products_leave_the_range(scale, d_scale, monkeypatch, rng):
   if ON_CPU:
-    monkeypatch.setattr(implementations, "_cores", lambda _: 1)
+    monkeypatch.setattr(implementations, "cores_of", lambda _: 1)
   # beside ordinary rows, and one whose gradient is zero
   x = np.asarray(rng.standard_normal((4, 512)), np.float64)
   d_out = np.asarray(rng.standard_normal((4, 512)), np.float64)
@@ -87,7 +88,7 @@ def test_rows_whose_squares_or_products_leave_the_range(scale, d_scale, monkeypa
 @runs_hopper
 def test_the_weights_offset_and_eps_enter(monkeypatch, rng):
   if ON_CPU:
-    monkeypatch.setattr(implementations, "_cores", lambda _: 2)
+    monkeypatch.setattr(implementations, "cores_of", lambda _: 2)
   x, weight, d_out = normal(rng, 6, 512), normal(rng, 512), normal(rng, 6, 512)
   found = gradients(x, weight, d_out, eps=0.125, weight_offset=1.0)
   same = implementations.run(
@@ -128,7 +129,7 @@ def test_a_coarse_power_leaves_squares_in_range():
 def refused(sizes, **fields):
   one = implementations._RMS_GRADIENTS[0]
   h200 = device.TargetDevice("gpu", "NVIDIA H200", 132, (9, 0))
-  found = implementations._hopper_refusal(one, request(**fields), None, h200, sizes)
+  found = hopper_refusals.of_rms_gradient(one, request(**fields), None, h200, sizes)
   return None if found is None else found.reason
 
 
@@ -148,13 +149,13 @@ def refused(sizes, **fields):
   ],
 )
 def test_what_it_refuses(sizes, fields, reason):
-  assert reason in refused(implementations.Sizes(*sizes), **fields)
+  assert reason in refused(Sizes(*sizes), **fields)
 
 
 @runs_hopper
 @pytest.mark.parametrize("columns", [4096, 11008, 12288])
 def test_long_rows_are_its_own_and_lower(columns):
-  assert refused(implementations.Sizes(1, 7239, columns), name=None) is None
+  assert refused(Sizes(1, 7239, columns), name=None) is None
 
   def loss(x, weight):
     return rms_norm(x, weight).astype(jnp.float32).sum()

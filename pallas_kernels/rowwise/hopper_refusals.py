@@ -1,0 +1,233 @@
+"""What the row-wise Hopper kernels do not take, and what they are not the quickest for.
+
+A call that names the kernel is refused only what it cannot do.
+"""
+
+import dataclasses
+from typing import Any
+
+from pallas_kernels import compat
+from pallas_kernels.device import TargetDevice, planning_profile
+from pallas_kernels.dispatch import Implementation, Refusal
+from pallas_kernels.hopper import refusals
+from pallas_kernels.hopper.tma import TMA_PITCH_BYTES
+from pallas_kernels.rowwise import (
+  hopper_rms_gradient,
+  hopper_rms_norm,
+  hopper_rows,
+  transpose_blocks,
+)
+from pallas_kernels.rowwise.request import RowRequest
+from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
+from pallas_kernels.rowwise.sizes import Sizes, count_refusal
+from pallas_kernels.rowwise.specs import RmsNorm
+from pallas_kernels.rowwise.transpose_blocks import TransposeBlocks
+
+# Rows stream through shared memory where they come from memory, not from L2. The gradient of
+# rms_norm on an H200, Hopper kernel and portable one, us: 7239 x 11008 119 and 171, 924 x 8192 16.8
+# and 18.8, but 1024 x 4096 10.9 and 9.8, 528 x 11008 16.4 and 15.3. Shorter rows were not measured
+# there. Codes and scales likewise: of silu(gate)·up 7239 x 12288 109 and 124, 7239 x 5000 45 and
+# 54, 1024 x 11008 17.2 and 19.4; of rows as they are 7239 x 12288 65 and 75, 7239 x 5000 28 and 32.
+_SHORTEST_STREAMED = 4096
+_FEWEST_STREAMED = 7
+_LEAST_STREAMED = 7_000_000
+# rms_norm likewise: 7239 x 12288 86 and 98, 65536 x 11008 722 and 752, 1024 x 11008 11.6 and 12.9;
+# but 65536 x 5000 352 and 345, 65536 x 4096 267 and 265.
+_SHORTEST_NORM = 8192
+# With a residual 65536 x 4096 518 and 524 (a stream of the same bytes 501), 7239 x 4096 57 and 58
+# (55). Other widths were not measured; whole lines of 128 bytes only, since neighbours that share
+# lines cost the Hopper kernel more than the other, as above.
+_SUMMED_COLUMNS = 64
+# Of what the kernels take.
+_ELEMENT_BYTES = 2
+# Where rows of a transposed matrix begin at multiples of so many bytes XLA's is as quick, as the
+# times in `implementations` say.
+XLA_ALIGNED_BYTES = 16
+# Where they begin anywhere blocks of x go through shared memory. H200, cold L2, us, Hopper kernel
+# and portable one: 7239 x 4096 29.3 and 37.7, 7239 x 5000 40.7 and 53.7, 7239 x 11008 87.3 and
+# 121.6, 7239 x 12288 98.0 and 137.9. The first is 16 blocks for each core; of 8 a core that has one
+# more than the others takes an eighth of what is won, at most. Fewer were not measured.
+_FEWEST_BLOCKS = 8
+# Places in the result are int32.
+_LARGEST_PLACED = 2**31 - 1
+# Columns of 16 bytes, of which TMA wants a whole number from row to row.
+_COPIED_MULTIPLE = TMA_PITCH_BYTES // _ELEMENT_BYTES
+
+
+def of_rows(
+  one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
+) -> Refusal | None:
+  """Of whole rows that pass through shared memory: their codes and scales, or rms_norm."""
+  del problem
+  found = refusals.device_refusal(one, device) or count_refusal(request, sizes)
+  if found is not None:
+    return found
+  if request.dtype.itemsize != _ELEMENT_BYTES:
+    return Refusal("dtype", f"{request.dtype.name}: the kernel takes rows of 16 bits")
+  if not compat.CARRIES_ARRAYS:
+    return Refusal("option", refusals.OLDER_JAX)
+  if request.config is not None:
+    return Refusal("option", "config: the kernel's pieces of a row follow from its columns")
+  found = _norm_refusal(request, sizes) if isinstance(request.spec, RmsNorm) else None
+  if found is not None:
+    return found
+  if not _row_stages(request, sizes, device):
+    return Refusal(
+      "option",
+      f"{sizes.columns} columns: the kernel takes a multiple of 8 from 64 on, of which a thread"
+      " holds 64 at most, and two rows of all operands for each group of warpgroups have to fit in"
+      " shared memory",
+    )
+  if request.implementation is not None:
+    return None
+  found = _norm_columns_refusal(request.spec, sizes) if isinstance(request.spec, RmsNorm) else None
+  if found is not None:
+    return found
+  return _few_refusal(dataclasses.replace(sizes, batch=1, rows=sizes.batch * sizes.rows), device)
+
+
+def _few_refusal(sizes: Sizes, device: TargetDevice) -> Refusal | None:
+  """Of rows that are not streamed unless the kernel is asked for by name."""
+  few = (
+    sizes.columns < _SHORTEST_STREAMED
+    or sizes.rows < _FEWEST_STREAMED * cores_of(device)
+    or sizes.rows * sizes.columns < _LEAST_STREAMED
+  )
+  if not few:
+    return None
+  return Refusal(
+    "option",
+    f"{sizes.rows} x {sizes.columns}: the kernel is preferred from {_SHORTEST_STREAMED} columns,"
+    f" {_FEWEST_STREAMED} rows for each core and {_LEAST_STREAMED} elements on; by name it runs",
+  )
+
+
+def _norm_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
+  """Of what rms_norm has beside rows."""
+  spec: RmsNorm = request.spec
+  if spec.quantized:
+    return Refusal("option", "codes have a second round, of the largest result")
+  if spec.num_splits is not None:
+    return Refusal("option", "num_splits: the kernel adds the squares of a row up as a whole")
+  for dtype in (*spec.out_dtypes, *spec.sum_dtypes):
+    if dtype.itemsize != _ELEMENT_BYTES:
+      return Refusal("dtype", f"{dtype.name}: the kernel has results of 16 bits")
+  if sizes.batch > 1:
+    return Refusal("option", f"a batch of {sizes.batch} matrices: the kernel has one weight")
+  return None
+
+
+def _norm_columns_refusal(spec: RmsNorm, sizes: Sizes) -> Refusal | None:
+  """Of rows that rms_norm's portable kernel is as fast with, unless the other is asked for."""
+  if spec.sum_dtypes:
+    if sizes.columns % _SUMMED_COLUMNS == 0:
+      return None
+    return Refusal(
+      "option",
+      f"{sizes.columns} columns with a residual: the kernel is preferred for multiples of"
+      f" {_SUMMED_COLUMNS}; by name it runs",
+    )
+  if sizes.columns >= _SHORTEST_NORM:
+    return None
+  return Refusal(
+    "option",
+    f"rows of fewer than {_SHORTEST_NORM} columns without a residual are as fast in the portable"
+    " kernel",
+  )
+
+
+def _row_stages(request: RowRequest, sizes: Sizes, device: TargetDevice) -> int:
+  """Stages of a ring of rows; 0: there are too few."""
+  spec, shared = request.spec, shared_bytes_of(device)
+  if isinstance(spec, RmsNorm):
+    matrices = 1 + len(spec.sum_dtypes)
+    return hopper_rms_norm.stages(sizes.columns, matrices=matrices, shared_bytes=shared)
+  return hopper_rows.stages(sizes.columns, matrices=1 + spec.swiglu, shared_bytes=shared)
+
+
+def of_rms_gradient(
+  one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
+) -> Refusal | None:
+  """Of the gradient of rms_norm, where rows of x and d_y pass through shared memory."""
+  del problem
+  spec: RmsNormGradient = request.spec
+  found = refusals.device_refusal(one, device) or count_refusal(request, sizes)
+  if found is not None:
+    return found
+  for dtype in (request.dtype, spec.weight_dtype):
+    if dtype.itemsize != _ELEMENT_BYTES:
+      return Refusal("dtype", f"{dtype.name}: the kernel takes rows and weights of 16 bits")
+  if not compat.CARRIES_ARRAYS:
+    return Refusal("option", refusals.OLDER_JAX)
+  if sizes.batch > 1:
+    return Refusal(
+      "option", f"a batch of {sizes.batch}: the kernel has one weight and its gradient"
+    )
+  if spec.sum_gradient:
+    return Refusal("option", "the gradient of x + residual is a third row, with room for two")
+  if not hopper_rms_gradient.stages(sizes.columns, shared_bytes=shared_bytes_of(device)):
+    return Refusal(
+      "option",
+      f"{sizes.columns} columns: the kernel takes a multiple of 64, and four rows of x and of d_y"
+      " have to fit in shared memory",
+    )
+  return _few_refusal(sizes, device) if request.implementation is None else None
+
+
+def of_transpose(
+  one: Implementation, request: RowRequest, problem: Any, device: TargetDevice, sizes: Sizes
+) -> Refusal | None:
+  """Of a transpose whose blocks pass through shared memory."""
+  del problem
+  found = refusals.device_refusal(one, device) or count_refusal(request, sizes)
+  if found is not None:
+    return found
+  if request.dtype.itemsize != _ELEMENT_BYTES or not request.spec.movable:
+    return Refusal("dtype", f"{request.dtype.name}: the kernel moves elements of 16 bits")
+  if not compat.SWIZZLES_UNTILED:
+    return Refusal("option", "needs jax 0.11 or later, where a swizzled block may be untiled")
+  if request.config is not None:
+    return Refusal("option", "config: the kernel has blocks of one size")
+  if sizes.batch > 1:
+    return Refusal("option", f"a batch of {sizes.batch} matrices: the kernel takes one")
+  if sizes.columns % _COPIED_MULTIPLE:
+    return Refusal(
+      "option", f"{sizes.columns} columns: the kernel copies rows of a multiple of 16 bytes"
+    )
+  if sizes.rows < transpose_blocks.HEIGHT or sizes.columns < transpose_blocks.WIDTH:
+    return Refusal(
+      "option",
+      f"{sizes.rows} x {sizes.columns}: the kernel takes {transpose_blocks.HEIGHT} x"
+      f" {transpose_blocks.WIDTH} and more",
+    )
+  if sizes.elements > _LARGEST_PLACED:
+    return Refusal("option", f"{sizes.elements} elements: the kernel counts to {_LARGEST_PLACED}")
+  return _few_blocks_refusal(sizes, device) if request.implementation is None else None
+
+
+def _few_blocks_refusal(sizes: Sizes, device: TargetDevice) -> Refusal | None:
+  """Of what is transposed otherwise unless the kernel is asked for by name."""
+  if sizes.rows * _ELEMENT_BYTES % XLA_ALIGNED_BYTES == 0:
+    return Refusal(
+      "option",
+      f"{sizes.rows} x {sizes.columns}: rows of the result begin at multiples of"
+      f" {XLA_ALIGNED_BYTES} bytes, which others store as quickly; by name it runs",
+    )
+  blocks = TransposeBlocks(sizes.rows, sizes.columns).count
+  if blocks >= _FEWEST_BLOCKS * cores_of(device):
+    return None
+  return Refusal(
+    "option",
+    f"{sizes.rows} x {sizes.columns}: {blocks} blocks, and the kernel is preferred from"
+    f" {_FEWEST_BLOCKS} for each core on; by name it runs",
+  )
+
+
+def shared_bytes_of(device: TargetDevice) -> int:
+  """Shared memory of a thread block."""
+  return planning_profile(device)[0].max_shared_bytes_per_block
+
+
+def cores_of(device: TargetDevice) -> int:
+  """Streaming multiprocessors."""
+  return device.num_cores or planning_profile(device)[0].sm_count
