@@ -156,7 +156,7 @@ def test_decode_s_times_are_those_that_are_kept():
 
 def test_the_row_wise_ops_times_are_those_that_are_kept():
   kept = results_of("h200-rowwise.json")["rows"]
-  table = table_under("from 1024 rows of 11008 on")
+  table = table_under("from 1024 x 11008 elements on")
   assert len(table) > 10
   for label, cells in table.items():
     op, rows, columns, gradients = re.fullmatch(
