@@ -219,16 +219,14 @@ def _run_xla(
   config: MatmulConfig | None,
   device: TargetDevice,
 ) -> jax.Array:
-  del one, config
+  del one, config, device
   return xla.matmul(
     operands,
     transposes=request.transposes,
     epilogue=request.epilogue,
     precision=request.precision,
     code_dtype=request.code_dtype,
-    # only a gradient with a plain epilogue, large enough not to be split
-    library_rounds=request.transposes.any
-    and bool(_padded_refusals(request, request.problem(operands), device)),
+    library_rounds=request.library_rounds,
   )
 
 
@@ -388,10 +386,19 @@ def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -
   Raises:
     hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
   """
+  return _choose(request, problem, device, _padded_refusals(request, problem, device))
+
+
+def _choose(
+  request: GemmRequest,
+  problem: MatmulProblem,
+  device: TargetDevice,
+  padded: Mapping[str, Refusal],
+) -> Choice:
+  """`choose`, of the refusals that `_padded_refusals` found."""
   invariant = dataclasses.replace(
     problem, m=_INVARIANT_ROWS, batch=1, shared_a=False, shared_b=True
   )
-  padded = _padded_refusals(request, problem, device)
   return choice.choose(
     request.op,
     by_preference(request),
@@ -406,10 +413,14 @@ def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -
   )
 
 
-def _sums_pairs(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -> bool:
+def _sums_pairs(
+  request: GemmRequest,
+  problem: MatmulProblem,
+  device: TargetDevice,
+  padded: Mapping[str, Refusal],
+) -> bool:
   """Whether the kernel that a request gets adds the products of its pairs up by itself."""
   wanted = request.implementation or _MOSAIC_GPU.name
-  padded = _padded_refusals(request, problem, device)
   return any(
     one.name == wanted
     and not padded.get(one.name)
@@ -432,10 +443,14 @@ def run(request: GemmRequest, operands: Operands) -> jax.Array:
   """
   device = target_device()
   problem = request.problem(operands)
-  if request.pairs > 1 and not _sums_pairs(request, problem, device):
+  padded = _padded_refusals(request, problem, device)
+  if request.pairs > 1 and not _sums_pairs(request, problem, device, padded):
     return _run_apart(request, operands)
-  chosen = choose(request, problem, device)
+  chosen = _choose(request, problem, device, padded)
   one = chosen.implementation
+  if padded and one is _XLA:
+    # a gradient with a plain epilogue, large enough not to be split
+    request = dataclasses.replace(request, library_rounds=True)
   if problem.is_empty and one.schedule is not None:
     return _empty(request, operands)
   return one.run(one, request, operands, chosen.config, device)
