@@ -7,7 +7,9 @@ As `row_stream` says, of a row
     results            from registers, and weights in shared memory, to global memory
 
 Where the sum of squares says that some may have overflowed or vanished, the row,
-which is still in registers, is gone through again with a power of two.
+which is still in registers, is gone through again with a power of two. Rows are not
+shifted, as those of `hopper_rows` are: the order of the sum would follow from a row's
+number.
 """
 
 import dataclasses
@@ -28,8 +30,6 @@ from pallas_kernels.rowwise.specs import Blocks, Part, RmsNorm
 
 # Of the weights, which are float32 or narrower.
 _WEIGHT_BYTES = 4
-# A row's squares are added up in one order wherever it lies.
-_SHIFTED = False
 # Two rows in and two out: L2 is told to keep what comes in, which leaves its other lines to results
 # on their way out. On an H200 65536 x 4096 take 518 us so, as it comes 537; with results that are
 # to be kept 536, with rows that are to go first 559.
@@ -43,7 +43,6 @@ def stages(columns: int, *, matrices: int, shared_bytes: int) -> int:
     matrices=matrices,
     shared_bytes=shared_bytes,
     column_bytes=_WEIGHT_BYTES,
-    shifted=_SHIFTED,
     kept=matrices == _KEPT_MATRICES,
   )
 
@@ -63,7 +62,7 @@ class _Kernel:
 
     def copy_weights() -> None:
       self.stream.clear(weights)
-      self.stream.copy(weight, weights, arrived, self.stream.share.most_shift)
+      self.stream.copy(weight, weights, arrived)
 
     def values(blocks: Blocks) -> jax.Array:
       return self.spec.values(blocks, self.stream.arithmetic())[0]
@@ -89,12 +88,12 @@ class _Kernel:
     for dtype, summed in zip(self.spec.sum_dtypes, results[1:], strict=True):
       for start, block in pieces:
         # rounded to it before: exact
-        share.store(block.astype(dtype), summed.at[turn.row], start, turn.shift)
+        share.store(block.astype(dtype), summed.at[turn.row], start)
     inverse = self._inverse(turn, kept)
     for start, block in pieces:
-      part = Part(block, (share.load(weights, start + (share.most_shift - turn.shift)),))
+      part = Part(block, (share.load(weights, start),))
       (found,) = self.spec.finish(part, [inverse], self.stream.arithmetic())
-      share.store(found, results[0].at[turn.row], start, turn.shift)
+      share.store(found, results[0].at[turn.row], start)
 
   def _inverse(self, turn: Turn, kept: list[jax.Array]) -> InverseRms:
     """The inverse root of the row's mean square."""
@@ -147,7 +146,6 @@ def run(
     cores=cores,
     shared_bytes=shared_bytes,
     column_bytes=_WEIGHT_BYTES,
-    shifted=_SHIFTED,
     kept=len(matrices) == _KEPT_MATRICES,
     interpreted=interpret is not None,
   )
@@ -160,11 +158,11 @@ def run(
       for dtype in (*spec.out_dtypes, *spec.sum_dtypes)
     ),
     scratch_types=(
-      plgpu.SMEM((stream.share.most_shift + stream.share.stored,), weight.dtype),
+      plgpu.SMEM((stream.share.stored,), weight.dtype),
       plgpu.Barrier(num_arrivals=len(stream.copies)),
       *stream.scratch([x.dtype for x in matrices]),
     ),
     interpret=interpret,
     **stream.kernel_params(),
   )(*(x.reshape(rows, columns) for x in matrices), weight.reshape(columns))
-  return tuple(stream.settled(out).reshape(like.shape) for out in found)
+  return tuple(out[:, :columns].reshape(like.shape) for out in found)

@@ -104,7 +104,7 @@ def stages(
   if share is None:
     return 0
   groups = _CONSUMERS // share.members
-  beside = OTHER_BYTES + column_bytes * (share.most_shift + share.stored)
+  beside = OTHER_BYTES + column_bytes * share.stored
   room = shared_bytes - beside - (BARRIER_BYTES if kept else 0)
   found = min(room // (2 * share.stored * matrices), _MOST_STAGES) // groups * groups
   return found if found >= 2 * groups else 0
