@@ -86,11 +86,6 @@ def _saturation(x: jax.Array) -> float:
   return 2000.0 if x.dtype == jnp.float64 else 200.0
 
 
-def silu_grad(x: jax.Array) -> jax.Array:
-  """d silu/dx; see `silu_with_grad`."""
-  return silu_with_grad(x)[1]
-
-
 def silu_with_grad(x: jax.Array, *, native_exp2: bool = False) -> tuple[jax.Array, jax.Array]:
   """silu(x) and d silu/dx = s·(1 + x·(1 - s)), s = 1/(1 + exp(-x)), from one exponential.
 
@@ -133,6 +128,4 @@ def with_derivative(name: str, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def derivative(name: str, x: jax.Array) -> jax.Array:
   """The derivative of the activation called `name` at float32 x."""
-  if name == "silu":
-    return silu_grad(x)
-  raise ValueError(f"activation={name!r}: expected one of {ACTIVATIONS}")
+  return with_derivative(name, x)[1]

@@ -96,6 +96,11 @@ def planning_profile(device: TargetDevice) -> tuple[hw_profiles.GpuProfile, bool
   return stand_in, False
 
 
+def cores_of(device: TargetDevice) -> int:
+  """Streaming multiprocessors; those of the profile where JAX does not say."""
+  return device.num_cores or planning_profile(device)[0].sm_count
+
+
 @contextlib.contextmanager
 def abstract_gpu(*, device_kind: str, num_cores: int) -> Iterator[None]:
   """Trace and lower as if on this GPU: `jax.jit(f).trace(...)` inside needs no GPU.

@@ -22,7 +22,7 @@ from pallas_kernels.attention import (
 from pallas_kernels.attention.operands import AttentionOperands, Upstream
 from pallas_kernels.attention.request import AttentionRequest
 from pallas_kernels.choice import Choice
-from pallas_kernels.device import TargetDevice, planning_profile, target_device
+from pallas_kernels.device import TargetDevice, cores_of, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.hopper.refusals import walk_refusal
 from pallas_kernels.portable_support import compiled_refusal, offset_refusal
@@ -114,7 +114,7 @@ def _run_hopper(
   config: AttentionConfig,
   device: TargetDevice,
 ) -> Arrays:
-  sms = device.num_cores or planning_profile(device)[0].sm_count
+  sms = cores_of(device)
   found = hopper.attention(
     request.rule,
     operands,

@@ -13,7 +13,7 @@ from hw_profiles.matmul.multistage import LANE_COPY_BYTES, lane_copy_bytes
 from hw_profiles.matmul.padding import padding_copy_us
 from pallas_kernels import choice, compat, dispatch, planning, sharding
 from pallas_kernels.choice import Choice
-from pallas_kernels.device import TargetDevice, planning_profile, target_device
+from pallas_kernels.device import TargetDevice, cores_of, planning_profile, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.dtypes import accumulator_dtype, sum_dtype
 from pallas_kernels.gemm import hopper, hopper_layout, portable, split_k, xla
@@ -140,7 +140,7 @@ def _run_hopper(
   config: MatmulConfig,
   device: TargetDevice,
 ) -> jax.Array:
-  sms = device.num_cores or planning_profile(device)[0].sm_count
+  sms = cores_of(device)
 
   def kernel(operands: Operands, epilogue: Epilogue) -> jax.Array:
     out = hopper.matmul(

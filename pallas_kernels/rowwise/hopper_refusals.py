@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from pallas_kernels import compat
-from pallas_kernels.device import TargetDevice, planning_profile
+from pallas_kernels.device import TargetDevice, cores_of, planning_profile
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.hopper import refusals
 from pallas_kernels.hopper.tma import TMA_PITCH_BYTES
@@ -226,8 +226,3 @@ def _few_blocks_refusal(sizes: Sizes, device: TargetDevice) -> Refusal | None:
 def shared_bytes_of(device: TargetDevice) -> int:
   """Shared memory of a thread block."""
   return planning_profile(device)[0].max_shared_bytes_per_block
-
-
-def cores_of(device: TargetDevice) -> int:
-  """Streaming multiprocessors."""
-  return device.num_cores or planning_profile(device)[0].sm_count

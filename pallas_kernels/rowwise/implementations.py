@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from hw_profiles import RowConfig
 from pallas_kernels import choice, compat, planning, sharding
 from pallas_kernels.choice import Choice
-from pallas_kernels.device import TargetDevice, target_device
+from pallas_kernels.device import TargetDevice, cores_of, target_device
 from pallas_kernels.dispatch import Implementation, Refusal
 from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal, offset_refusal
 from pallas_kernels.rowwise import (
@@ -27,7 +27,7 @@ from pallas_kernels.rowwise import (
   rms_gradient_tiles,
   xla,
 )
-from pallas_kernels.rowwise.hopper_refusals import XLA_ALIGNED_BYTES, cores_of, shared_bytes_of
+from pallas_kernels.rowwise.hopper_refusals import XLA_ALIGNED_BYTES, shared_bytes_of
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 from pallas_kernels.rowwise.sizes import Sizes, count_refusal, sizes_of
