@@ -12,6 +12,8 @@ from jax import lax
 from pallas_kernels import names
 
 FLOAT_DTYPES = ("bfloat16", "float16", "float32", "float64")
+# Of codes, which are numbers with their scales.
+CODE_DTYPES = ("float8_e4m3fn", "int8")
 
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
@@ -92,11 +94,18 @@ def check_array(name: str, array: Any, *, min_ndim: int) -> None:
     )
 
 
-def check_float(name: str, array: Any) -> None:
-  """Raise ValueError unless the elements of `array` are of a floating-point dtype ops take."""
+def check_float(name: str, array: Any, *, codes: str = "") -> None:
+  """Raise ValueError unless the elements of `array` are of a floating-point dtype ops take.
+
+  Args:
+    name: Of the argument.
+    array: It.
+    codes: What an error says beside, of an array that holds codes.
+  """
   dtype = getattr(array.dtype, "name", str(array.dtype))
   if dtype not in FLOAT_DTYPES:
-    raise ValueError(f"{name} is {dtype}: expected one of {', '.join(FLOAT_DTYPES)}")
+    hint = f"; {codes}" if codes and dtype in CODE_DTYPES else ""
+    raise ValueError(f"{name} is {dtype}: expected one of {', '.join(FLOAT_DTYPES)}{hint}")
 
 
 def dtype_among(name: str, value: Any, known: Iterable[str]) -> jnp.dtype:

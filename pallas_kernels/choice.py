@@ -85,11 +85,18 @@ def choose(
   return Choice(one, tile, plan, decision.refused, said)
 
 
-def gradient_note(choose_gradient: Callable[[], Choice]) -> str:
-  """What `explain` says of a call's gradients, which are no reason to refuse the call itself."""
+def gradient_note(choose_gradient: Callable[[], Choice], *of: str) -> str:
+  """What `explain` says of a call's gradients, which are no reason to refuse the call itself.
+
+  Args:
+    choose_gradient: What serves them.
+    *of: The arguments whose gradients they are, where others are served apart.
+  """
+  one = len(of) == 1
+  whose = f"the gradient{'' if one else 's'} of {' and '.join(of)}" if of else "its gradients"
   try:
     found = choose_gradient()
   except (InfeasibleTileError, NotImplementedError) as error:
-    return f"its gradients raise {type(error).__name__}: {error}"
+    return f"{whose} raise{'s' if one else ''} {type(error).__name__}: {error}"
   tile = "" if found.config is None else f" with {found.config.describe()}"
-  return f"its gradients run: {found.implementation.name}{tile}"
+  return f"{whose} run{'s' if one else ''}: {found.implementation.name}{tile}"

@@ -60,6 +60,7 @@ class Implementation:
     refusal: (self, request, problem, device) -> why it cannot run, or None.
     run: (self, request, operands, config, device) -> the result.
     notes: (request, problem, config) -> what else happens, a sentence each.
+    only_by_name: Whether it runs only when asked for, though it could run the call.
   """
 
   name: str
@@ -67,11 +68,17 @@ class Implementation:
   refusal: Callable[..., Refusal | None]
   run: Callable[..., Any]
   notes: Callable[..., tuple[str, ...]] = lambda *_: ()
+  only_by_name: bool = False
 
   @property
   def interpreted(self) -> bool:
     """Whether it runs in an interpreter: on any device, and only on request."""
     return self.name in INTERPRETERS
+
+  @property
+  def unasked(self) -> bool:
+    """Whether a call that names no implementation may get it."""
+    return not (self.interpreted or self.only_by_name)
 
 
 def accumulation(
@@ -97,7 +104,7 @@ def accumulation(
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-  """The implementation chosen, and the reason against each other one."""
+  """The implementation chosen, and the reason against each other name of one."""
 
   implementation: Implementation
   refused: Mapping[str, str]
@@ -150,7 +157,7 @@ def decide(
   """
   refusals = {one.name: refusal(one) for one in implementations}
   able = [one for one in implementations if refusals[one.name] is None]
-  by_preference = [one for one in able if not one.interpreted]
+  by_preference = [one for one in able if one.unasked]
   if requested is not None:
     chosen = next((one for one in able if one.name == requested), None)
     if chosen is None:
@@ -158,7 +165,7 @@ def decide(
   elif by_preference:
     chosen = by_preference[0]
   else:
-    _refuse_all(op, refusals, able)
+    _refuse_all(op, implementations, refusals, able)
 
   def why_not(one: Implementation) -> str:
     found = refusals[one.name]
@@ -166,12 +173,15 @@ def decide(
       return found.reason
     if requested is not None:
       return "not asked for"
-    return "runs only when asked for by name" if one.interpreted else f"{chosen.name} is preferred"
+    return f"{chosen.name} is preferred" if one.unasked else "runs only when asked for by name"
 
-  return Decision(
-    implementation=chosen,
-    refused={one.name: why_not(one) for one in implementations if one is not chosen},
-  )
+  refused = {one.name: why_not(one) for one in implementations if one is not chosen}
+  missing = {name: _no_such(op) for name in IMPLEMENTATIONS if name not in refusals}
+  return Decision(implementation=chosen, refused={**refused, **missing})
+
+
+def _no_such(op: str) -> str:
+  return f"{op} has no such implementation"
 
 
 def _names(able: Sequence[Implementation]) -> str:
@@ -193,22 +203,26 @@ def _refuse_requested(
   found = refusals.get(requested)
   if found is not None and found.of_tile:
     raise _tile_error([found], found.reason)
-  reason = f"{op} has no such implementation" if found is None else found.reason
+  reason = _no_such(op) if found is None else found.reason
   raise NotImplementedError(
     f"{op}: implementation={requested!r} cannot run this call: {reason}. These can: {_names(able)}"
   )
 
 
 def _refuse_all(
-  op: str, refusals: Mapping[str, Refusal | None], able: Sequence[Implementation]
+  op: str,
+  implementations: Sequence[Implementation],
+  refusals: Mapping[str, Refusal | None],
+  able: Sequence[Implementation],
 ) -> NoReturn:
   found = {name: one for name, one in refusals.items() if one is not None}
   tiles = {name: one for name, one in found.items() if one.of_tile}
   if tiles:
-    first, *others = tiles.items()
-    told = first[1].reason
-    also = "".join(f"; {name}: {one.reason}" for name, one in others if one.reason != told)
-    raise _tile_error(tiles.values(), f"{told}{also}")
+    # an interpreter lacks what the kernel does that it stands for
+    unasked = [one.name for one in implementations if one.unasked]
+    tiles = {name: one for name, one in tiles.items() if name in unasked} or tiles
+    told = "; ".join(f"{name}: {one.reason}" for name, one in tiles.items())
+    raise _tile_error(tiles.values(), told)
   listing = "; ".join(f"{name}: {one.reason}" for name, one in found.items())
   raise NotImplementedError(
     f"{op}: no implementation runs this call unasked: {listing}. "

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 # The implementations an op may have, and what each name means.
 IMPLEMENTATIONS: Mapping[str, str] = {
-  "mosaic_gpu": "Pallas Mosaic GPU kernel for Hopper: TMA, warp-specialised, wgmma for products",
+  "mosaic_gpu": "Pallas Mosaic GPU kernel for Hopper: TMA copies, and wgmma for products",
   "triton": "portable Pallas kernel compiled through the Triton lowering",
   "xla": "plain JAX, compiled by XLA (cuBLAS on a GPU)",
   "interpret": "portable Pallas kernel in the Pallas interpreter; slow, for testing",

@@ -1,5 +1,6 @@
 """From a problem and a kernel to its tile: the user's, one that was measured, or the planner's."""
 
+import dataclasses
 import functools
 from collections.abc import Hashable
 from typing import Any
@@ -81,17 +82,32 @@ def choice_notes(
   implementation: Implementation, problem: Any, device: TargetDevice, *, plan_as: Any | None = None
 ) -> tuple[str, ...]:
   """What to say of a tile that `resolve` chose by itself, from the same arguments."""
-  _, notes = _tuned(implementation, problem if plan_as is None else plan_as, device)
+  wanted, of = (problem, "") if plan_as is None else (plan_as, _sizes_beside(problem, plan_as))
+  _, notes = _tuned(implementation, wanted, device, of=of)
   return (*notes, *stand_in_note(device))
 
 
+def _sizes_beside(problem: Any, measured: Any) -> str:
+  """Where a time is from, if not from the sizes of this problem: " at m=1024, not m=7"."""
+  other = [
+    field.name
+    for field in dataclasses.fields(problem)
+    if type(getattr(problem, field.name)) is int
+    and getattr(problem, field.name) != getattr(measured, field.name)
+  ]
+  at, this = (
+    ",".join(f"{name}={getattr(one, name)}" for name in other) for one in (measured, problem)
+  )
+  return f" at {at}, not {this}" if other else ""
+
+
 def _tuned(
-  implementation: Implementation, problem: Any, device: TargetDevice
+  implementation: Implementation, problem: Any, device: TargetDevice, *, of: str = ""
 ) -> tuple[Any | None, tuple[str, ...]]:
   """The measured tile of exactly this problem, or None; and what to say of it.
 
   An interpreter takes the planner's: it may stand for any device, and no time
-  of it means anything.
+  of it means anything. `of` says what was measured where the call is another.
   """
   if implementation.interpreted or device.platform != "gpu" or not planning_profile(device)[1]:
     return None, ()
@@ -104,7 +120,7 @@ def _tuned(
     except ValueError as error:  # a config of another op
       reason = str(error)
     if reason is None:
-      return hit.entry.config, (*notes, hit.note)
+      return hit.entry.config, (*notes, hit.note(of))
     notes += (f"not tuned by the {hit.source}: {reason}",)
   return None, notes
 

@@ -165,7 +165,12 @@ _XLA = Implementation("xla", schedule=None, refusal=_xla_refusal, run=_run_xla)
 
 # Not in the Mosaic GPU interpreter, which has no stores to another block's shared memory.
 _MOSAIC_GPU = Implementation(
-  "mosaic_gpu", schedule="warp_specialized", refusal=_hopper_refusal, run=_run_hopper, notes=_notes
+  "mosaic_gpu",
+  schedule="warp_specialized",
+  refusal=_hopper_refusal,
+  run=_run_hopper,
+  notes=_notes,
+  only_by_name=True,
 )
 
 # The best first. On an H200 the Hopper kernel takes 476 us at 64 x 8192 keys where the portable

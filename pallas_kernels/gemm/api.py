@@ -26,7 +26,8 @@ def _explain(a: Any, b: Any, **options: Any) -> dispatch.Explanation:
     (),
     () if bias is None else (jax.ShapeDtypeStruct((1, *bias.shape), bias.dtype),),
   )
-  return explain_request(request, operands, describe(a, b, bias, request), target_device())
+  call = describe(a, b, bias, request)
+  return explain_request(request, operands, call, target_device(), differentiated=("a", ("b",)))
 
 
 @dispatch.explained_by(_explain)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,33 +107,58 @@ def d_left(
   request: GemmRequest, d_s: tuple[jax.Array, ...], a: jax.Array, bs: tuple[jax.Array, ...]
 ) -> jax.Array:
   """The gradient of A, stored as A is: Σ ds·Bᵀ over what A is multiplied with, or Σ B·dsᵀ."""
-  stored = request.transposes
-  if stored.a:
-    return _product(request, bs, d_s, Transposes(a=stored.b, b=True), like=a)
-  return _product(request, d_s, bs, Transposes(b=not stored.b), like=a)
+  return _product(of_left(request, d_s, a, bs), a)
 
 
 def d_right(request: GemmRequest, d_s: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
   """The gradient of B, stored as B is: Aᵀ·ds, or its transpose dsᵀ·A."""
+  return _product(of_right(request, d_s, a, b), b)
+
+
+class GradientProduct(NamedTuple):
+  """Σ x·y over pairs of arrays, or of their shapes, and what asks for it."""
+
+  request: GemmRequest
+  xs: tuple[Any, ...]
+  ys: tuple[Any, ...]
+
+
+def of_left(
+  request: GemmRequest, d_s: tuple[Any, ...], a: Any, bs: tuple[Any, ...]
+) -> GradientProduct:
+  """The product that `d_left` runs."""
+  stored = request.transposes
+  if stored.a:
+    return _planned(request, bs, d_s, Transposes(a=stored.b, b=True), like=a)
+  return _planned(request, d_s, bs, Transposes(b=not stored.b), like=a)
+
+
+def of_right(request: GemmRequest, d_s: Any, a: Any, b: Any) -> GradientProduct:
+  """The product that `d_right` runs."""
   stored = request.transposes
   if stored.b:
-    return _product(request, (d_s,), (a,), Transposes(a=True, b=stored.a), like=b)
-  return _product(request, (a,), (d_s,), Transposes(a=not stored.a), like=b)
+    return _planned(request, (d_s,), (a,), Transposes(a=True, b=stored.a), like=b)
+  return _planned(request, (a,), (d_s,), Transposes(a=not stored.a), like=b)
 
 
-def _product(
+def _planned(
   request: GemmRequest,
-  xs: tuple[jax.Array, ...],
-  ys: tuple[jax.Array, ...],
+  xs: tuple[Any, ...],
+  ys: tuple[Any, ...],
   transposes: Transposes,
   *,
-  like: jax.Array,
-) -> jax.Array:
+  like: Any,
+) -> GradientProduct:
   """Σ x·y, stored as `transposes` says, for the gradient of `like`, planned for its own shape."""
   shared = like.shape[0] == 1 and batch_of(*xs, *ys) != 1
   # a gradient summed over the batch is summed before it is rounded
   out_dtype = accumulator_dtype(like.dtype) if shared else like.dtype
-  wanted = request.for_gradient(out_dtype, transposes, pairs=len(xs))
+  return GradientProduct(request.for_gradient(out_dtype, transposes, pairs=len(xs)), xs, ys)
+
+
+def _product(product: GradientProduct, like: jax.Array) -> jax.Array:
+  """The gradient of `like`."""
+  wanted, xs, ys = product
   if len(xs) == 1:
     return sum_shared(matmul(wanted, *xs, *ys, None), like)
   return sum_shared(summed(wanted, xs, ys), like)
@@ -142,9 +167,7 @@ def _product(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def summed(request: GemmRequest, xs: tuple[jax.Array, ...], ys: tuple[jax.Array, ...]) -> jax.Array:
   """Σ x·y over pairs, summed in one accumulator where a kernel does that and rounded once."""
-  (x, *more_x), (y, *more_y) = xs, ys
-  added = tuple(zip(more_x, more_y, strict=True))
-  return run_batched(request, Operands(x, (y,), added=added))
+  return run_batched(request, Operands.of_pairs(xs, ys))
 
 
 def _summed_forward(

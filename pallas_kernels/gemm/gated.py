@@ -71,7 +71,8 @@ def _explain(x: Any, w_gate: Any, w_up: Any, **options: Any) -> dispatch.Explana
       f"activation={options['activation']!r}, out={request.epilogue.out_dtype.name}",
     )
   )
-  return explain_request(request, operands, call, target_device())
+  names = "x", ("w_gate", "w_up")
+  return explain_request(request, operands, call, target_device(), differentiated=names)
 
 
 @dispatch.explained_by(_explain)

@@ -429,9 +429,28 @@ def _sums_pairs(
   )
 
 
+def _of_one_pair(request: GemmRequest) -> GemmRequest:
+  """A request for the product of each pair, kept as wide as it is summed."""
+  return dataclasses.replace(request.plain(accumulator_dtype(request.dtype)), pairs=1)
+
+
+def choose_summed(request: GemmRequest, operands: Operands, device: TargetDevice) -> Choice:
+  """`choose` of a product, or of a sum of products as `run` takes it: else of each of them.
+
+  Raises:
+    hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
+  """
+  problem = request.problem(operands)
+  padded = _padded_refusals(request, problem, device)
+  if request.pairs > 1 and not _sums_pairs(request, problem, device, padded):
+    alone = _of_one_pair(request)
+    return choose(alone, alone.problem(operands.apart[0]), device)
+  return _choose(request, problem, device, padded)
+
+
 def _run_apart(request: GemmRequest, operands: Operands) -> jax.Array:
   """The products of pairs, each by what serves it, and their sum in float32 or wider."""
-  alone = dataclasses.replace(request.plain(accumulator_dtype(request.dtype)), pairs=1)
+  alone = _of_one_pair(request)
   total = functools.reduce(jnp.add, (run(alone, pair) for pair in operands.apart))
   return complete(request.epilogue, (total,), (), ())
 

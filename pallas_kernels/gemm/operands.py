@@ -57,6 +57,12 @@ class Operands(NamedTuple):
   per_column: tuple[Array, ...] = ()
   added: tuple[tuple[Array, Array], ...] = ()
 
+  @classmethod
+  def of_pairs(cls, xs: tuple[Array, ...], ys: tuple[Array, ...]) -> "Operands":
+    """Those of Σ x·y."""
+    (x, *more_x), (y, *more_y) = xs, ys
+    return cls(x, (y,), added=tuple(zip(more_x, more_y, strict=True)))
+
   @property
   def pairs(self) -> tuple[tuple[Array, tuple[Array, ...]], ...]:
     """Each A with what it is multiplied with, in the order in which they are summed."""

@@ -1,5 +1,6 @@
 """The public `quantized_matmul` and its explanation."""
 
+import math
 from typing import Any
 
 import jax
@@ -14,26 +15,38 @@ from pallas_kernels.gemm.operands import Operands, Transposes
 from pallas_kernels.gemm.request import GemmRequest, check_matrices, check_options
 from pallas_kernels.gemm.shapes import as_matrices, explain_request, kernel_shapes
 
-CODE_DTYPES = ("float8_e4m3fn", "int8")
-
 
 def check_codes(name: str, array: Any) -> None:
   """Raise ValueError unless `array` holds codes."""
   dtype = getattr(array.dtype, "name", str(array.dtype))
-  if dtype not in CODE_DTYPES:
+  known = arguments.CODE_DTYPES
+  if dtype not in known:
     raise ValueError(
-      f"{name} is {dtype}: expected codes, {' or '.join(CODE_DTYPES)}; quantize_rows makes them"
+      f"{name} is {dtype}: expected codes, {' or '.join(known)}; quantize_rows makes them"
     )
 
 
 def _check_scale(name: str, scale: Any, expected: tuple[int, ...], of: str) -> None:
-  arguments.check_array(name, scale, min_ndim=1)
+  arguments.check_array(name, scale, min_ndim=0)
   if scale.dtype != jnp.float32:
     raise ValueError(f"{name} is {scale.dtype}: expected float32")
-  if tuple(scale.shape) != expected:
+  shape = tuple(scale.shape)
+  if shape != expected:
     raise ValueError(
-      f"{name} has shape {tuple(scale.shape)}: expected {expected}, one for each {of}"
+      f"{name} has shape {shape}: expected {expected}, one for each {of}"
+      f"{_reshaped(name, shape, expected, of)}"
     )
+
+
+def _reshaped(name: str, shape: tuple[int, ...], expected: tuple[int, ...], of: str) -> str:
+  """What makes scales of one shape those of another, as a clause; nothing where nothing does."""
+  if (*shape, 1) == expected:
+    return f"; {name}[{':' if len(shape) == 1 else '...'}, None] has it"
+  if math.prod(shape) == math.prod(expected):
+    return f"; {name}.reshape({expected}) has it"
+  if math.prod(shape) == 1:
+    return f"; jnp.broadcast_to({name}.ravel(), {expected}) has the one for every {of}"
+  return ""
 
 
 def check_column_scale(b_scale: Any, b_q: Any) -> None:

@@ -11,6 +11,11 @@ from pallas_kernels import activations, arguments
 from pallas_kernels.gemm.epilogue import Epilogue, make_epilogue
 from pallas_kernels.gemm.operands import Operands, Transposes
 
+# What multiplies codes, where they are given to what does not.
+_CODES = (
+  "quantized_matmul multiplies codes and applies their scales, quantize_matmul takes them as b_q"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class GemmRequest:
@@ -144,11 +149,16 @@ def check_options(config: Any, *, batch_invariant: Any = False, implementation: 
     )
 
 
+def check_float(name: str, array: Any) -> None:
+  """`arguments.check_float`, which names what takes codes where they are given."""
+  arguments.check_float(name, array, codes=_CODES)
+
+
 def check_matrices(
   left: tuple[str, Any],
   right: tuple[str, Any],
   *,
-  check_dtype: Callable[[str, Any], None] = arguments.check_float,
+  check_dtype: Callable[[str, Any], None] = check_float,
 ) -> None:
   """Check two named operands of a product against each other; raises ValueError."""
   (a_name, a), (b_name, b) = left, right

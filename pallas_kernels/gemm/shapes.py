@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from pallas_kernels import dispatch
 from pallas_kernels.device import TargetDevice
 from pallas_kernels.gemm import implementations
+from pallas_kernels.gemm.gradient_notes import gradient_notes
 from pallas_kernels.gemm.operands import Operands
 from pallas_kernels.gemm.request import GemmRequest
 
@@ -46,12 +47,28 @@ def _as(array: jax.Array, shape: tuple[int, int, int], lead: tuple[int, ...]) ->
 
 
 def explain_request(
-  request: GemmRequest, operands: Operands, call: str, device: TargetDevice
+  request: GemmRequest,
+  operands: Operands,
+  call: str,
+  device: TargetDevice,
+  *,
+  differentiated: tuple[str, tuple[str, ...]] | None = None,
 ) -> dispatch.Explanation:
-  """What would run a request on operands, or on their shapes."""
+  """What would run a request on operands, or on their shapes.
+
+  Args:
+    request: Of the call.
+    operands: Its arrays in the kernels' shapes.
+    call: The call in one line.
+    device: Where it will run.
+    differentiated: What the caller knows A and every B as, where they have gradients.
+  """
   problem = request.problem(operands)
   choice = implementations.choose(request, problem, device)
   notes: tuple[str, ...] = ()
   if problem.is_empty:
     notes = ("nothing to multiply: the result is empty, or the epilogue of zeros",)
+  elif differentiated is not None:
+    left, right = differentiated
+    notes = gradient_notes(request, operands, device, left=left, right=right)
   return choice.explanation(request.op, call, device, *notes)

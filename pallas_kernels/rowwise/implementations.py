@@ -49,6 +49,7 @@ _INVARIANT_ROWS = 1024
 _FEWEST_XLA_TRANSPOSED = 2**21
 _XLA_ELEMENT_BYTES = 2
 _ROW_SPECS = (RowCodes, RmsNorm)
+_GRADIENT_SPECS = (SwigluGradient, RmsNormGradient)
 Arrays = tuple[jax.Array, ...]
 
 
@@ -294,7 +295,7 @@ def choose(request: RowRequest, sizes: Sizes, device: TargetDevice) -> Choice:
   if isinstance(request.spec, SwigluGradient):
     config = request.spec.tile(sizes.elements, cores=cores_of(device))
   chosen = choice.choose(
-    request.op,
+    f"the gradient of {request.op}" if isinstance(request.spec, _GRADIENT_SPECS) else request.op,
     _table(request.spec),
     requested=request.implementation,
     config=config,
@@ -324,13 +325,14 @@ def run(request: RowRequest, operands: RowOperands) -> Arrays:
   """Runs a request on its operands; every result has the batch in front."""
   device = target_device()
   sizes = sizes_of(operands)
-  chosen = choose(request, sizes, device)
   operands = _one_batch(operands, sizes.batch)
+  grouped = isinstance(request.spec, (Transpose, RmsNormGradient))
+  folded = operands if grouped else _fold(operands, sizes)
+  # what is more rows is no batch to a kernel that takes none
+  chosen = choose(request, sizes_of(folded), device)
   if sizes.elements == 0:
     empty = _empty(request, sizes)
     return tuple(sharding.vary_together(x, operands.matrices[0])[0] for x in empty)
-  grouped = isinstance(request.spec, (Transpose, RmsNormGradient))
-  folded = operands if grouped else _fold(operands, sizes)
   one = chosen.implementation
   # Mosaic GPU kernels drop the mesh axes that their operands vary over
   outs = tuple(

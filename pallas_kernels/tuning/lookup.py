@@ -30,12 +30,11 @@ class Hit:
   entry: Entry
   source: str
 
-  @property
-  def note(self) -> str:
-    """What to tell of it in one line."""
+  def note(self, of: str = "") -> str:
+    """What to tell of it in one line, `of` what it was measured where that is not the call."""
     environment = self.entry.environment
     return (
-      f"tuned: measured {self.entry.measured_us:.1f} us on {environment.device_kind}, "
+      f"tuned: measured {self.entry.measured_us:.1f} us{of} on {environment.device_kind}, "
       f"jax {environment.jax} ({self.source})"
     )
 

@@ -241,6 +241,16 @@ def test_what_the_hopper_kernel_lacks_is_refused_by_name(change, reason):
     explain(decode_attention, query, cache, cache, lengths, implementation="mosaic_gpu", **options)
 
 
+@pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
+def test_the_hopper_kernel_runs_only_when_asked_for_by_name():
+  cache = jax.ShapeDtypeStruct((2, 64, 2, 128), jnp.bfloat16)
+  query, lengths = jax.ShapeDtypeStruct((2, 4, 128), jnp.bfloat16), jnp.ones((2,), jnp.int32)
+  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+    found = explain(decode_attention, query, cache, cache, lengths)
+  assert found.implementation == "triton"
+  assert found.refused["mosaic_gpu"] == "runs only when asked for by name"
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
 @pytest.mark.parametrize("parts", [1, 2, 8])

@@ -179,7 +179,7 @@ def test_a_tile_that_only_gradients_refuse_is_no_error_of_the_call():
       jax.eval_shape(lambda *qkv: jax.vjp(call, *qkv)[1](qkv[0]), q, q, q)
   assert found.implementation == "triton"
   (note,) = (note for note in found.notes if "gradients" in note)
-  assert note.startswith("its gradients raise TileShapeError: block_q_dkv=96: ")
+  assert note.startswith("its gradients raise TileShapeError: triton: block_q_dkv=96: ")
 
 
 def test_a_head_size_that_no_tile_holds_goes_to_xla():

@@ -1,5 +1,8 @@
 """Which implementation is chosen for which device and call, and how that is explained."""
 
+import functools
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,11 +18,14 @@ from pallas_kernels import (
   dispatch,
   explain,
   flash_attention,
+  gated_matmul,
   matmul,
+  names,
   planning,
   quantize_matmul,
   quantized_matmul,
   rms_norm,
+  swiglu,
 )
 from pallas_kernels.gemm import implementations
 from pallas_kernels.gemm.operands import Operands, Transposes
@@ -128,6 +134,102 @@ def test_a_batch_invariant_config_does_not_depend_on_m():
       explain(matmul, struct(m, 4096), B, batch_invariant=True).config for m in (1, 7, 256, 7239)
     }
   assert len(configs) == 1
+
+
+def test_a_tile_tuned_for_other_rows_says_whose_time_it_tells():
+  with on("NVIDIA H200"):
+    few, same = (
+      explain(matmul, struct(m, 4096), B, batch_invariant=True).notes[0] for m in (7, 1024)
+    )
+  assert re.match(r"tuned: measured [\d.]+ us at m=1024, not m=7 on NVIDIA H200", few)
+  assert re.match(r"tuned: measured [\d.]+ us on NVIDIA H200", same)
+
+
+def gradients_of(function, *operands, **options):
+  """What `explain` says of them, on an H200."""
+  with on("NVIDIA H200"):
+    notes = explain(function, *operands, **options).notes
+  return [note for note in notes if "gradient" in note]
+
+
+def test_gradients_of_products_say_who_runs_each():
+  of_a, of_b = gradients_of(matmul, A, B)
+  assert of_a.startswith("the gradient of a runs: mosaic_gpu with block_m=")
+  assert of_b.startswith("the gradient of b runs: mosaic_gpu with block_m=")
+  # of an odd number of rows the weights' are cuBLAS's
+  odd, width = struct(7239, 4096), struct(4096, 12288)
+  _, of_b = gradients_of(matmul, odd, width)
+  assert of_b == "the gradient of b runs: xla"
+  of_x, of_weights = gradients_of(gated_matmul, odd, width, width)
+  assert of_x.startswith("the gradient of x runs: ")
+  assert of_weights == "the gradients of w_gate and w_up run: xla"
+
+
+def test_gradients_that_nothing_runs_say_what_is_in_the_way():
+  # a has 2^41 elements, more than kernels have results of
+  a, b = struct(2**20, 2**21), struct(2**21, 8)
+  of_a, of_b = gradients_of(matmul, a, b, implementation="mosaic_gpu")
+  assert of_a.startswith("the gradient of a raises NotImplementedError: ")
+  assert f"m={2**20} x n={2**21}: the blocks of more than" in of_a
+  assert of_b.startswith("the gradient of b runs: mosaic_gpu with")
+
+
+def test_codes_and_empty_products_have_no_note_of_gradients():
+  codes = struct(64, 64, dtype="int8")
+  scales = struct(64, 1, dtype="float32"), struct(64, dtype="float32")
+  assert gradients_of(quantized_matmul, codes, codes, *scales, out_dtype="bfloat16") == []
+  assert gradients_of(matmul, struct(0, 8), struct(8, 7)) == []
+
+
+@pytest.mark.parametrize("name", ["triton", "mosaic_gpu"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_note_on_gradients_names_what_runs_them(name, batch):
+  shapes = (struct(batch, 256, 128), struct(128, 192), struct(128, 192))
+  lead, weight = shapes[0], shapes[1]
+  of_x, of_weights = gradients_of(gated_matmul, *shapes, implementation=name)
+  assert f"runs: {name} with" in of_x
+  assert f"run: {name} with" in of_weights
+  chosen = []
+  real = implementations.choice.choose
+
+  def recording(*args, **options):
+    chosen.append(real(*args, **options))
+    return chosen[-1]
+
+  def loss(x, w_gate, w_up):
+    return gated_matmul(x, w_gate, w_up, implementation=name).astype(jnp.float32).sum()
+
+  with on("NVIDIA H200"), pytest.MonkeyPatch.context() as patch:
+    patch.setattr(implementations.choice, "choose", recording)
+    jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(lead, weight, weight)
+  run = {f"{one.implementation.name} with {one.config.describe()}" for one in chosen}
+  assert {note.split(": ", 1)[1] for note in (of_x, of_weights)} <= run
+
+
+def test_what_runs_only_when_asked_for_stands_in_for_nothing():
+  def able(name, *, refused=False, **options):
+    refusal = dispatch.Refusal("dtype", "too wide") if refused else None
+    return dispatch.Implementation(
+      name, schedule=None, refusal=lambda: refusal, run=lambda *_: None, **options
+    )
+
+  table = able("mosaic_gpu", only_by_name=True), able("triton"), able("interpret")
+  decide = functools.partial(dispatch.decide, "op", refusal=lambda one: one.refusal())
+  found = decide(table, None)
+  assert found.implementation.name == "triton"
+  by_name = "runs only when asked for by name"
+  assert found.refused["mosaic_gpu"] == found.refused["interpret"] == by_name
+  assert decide(table, "mosaic_gpu").implementation.name == "mosaic_gpu"
+  listed = r"triton: too wide\. These can if asked for by name .*: mosaic_gpu, interpret"
+  with pytest.raises(NotImplementedError, match=listed):
+    decide((table[0], able("triton", refused=True), table[2]), None)
+
+
+def test_what_an_op_has_no_kernel_for_is_named():
+  with on("NVIDIA H200"):
+    said = explain(swiglu, A, A)
+  assert set(said.refused) == set(names.IMPLEMENTATIONS) - {said.implementation}
+  assert said.refused["mosaic_gpu"] == "swiglu has no such implementation"
 
 
 def test_padding_copies_are_reported():

@@ -16,6 +16,14 @@ WRONG = {
   "a is a vector": (lambda: matmul(A[0], B), r"a has shape \(6,\).*a\[None, :\] makes a row"),
   "b is a scalar": (lambda: matmul(A, jnp.bfloat16(1)), r"b has shape \(\).*at least 2"),
   "integers": (lambda: matmul(A.astype(int), B), r"a is int32: expected one of bfloat16"),
+  "codes": (
+    lambda: matmul(A.astype(jnp.int8), B.astype(jnp.int8)),
+    r"a is int8: expected one of bfloat16.*; quantized_matmul multiplies codes",
+  ),
+  "codes of float8": (
+    lambda: matmul(A, B.astype(jnp.float8_e4m3fn)),
+    r"b is float8_e4m3fn: expected one of.*quantize_matmul takes them as b_q",
+  ),
   "two dtypes": (
     lambda: matmul(A, B.astype(jnp.float32)),
     r"a is bfloat16 and b is float32.*a\.astype\(float32\)",
@@ -125,13 +133,22 @@ def test_a_pair_of_precisions_is_taken():
   matmul(A.astype(jnp.float32), B.astype(jnp.float32), precision=("highest", "highest"))
 
 
-def test_a_tile_that_fits_no_kernel_is_infeasible_and_not_a_missing_feature():
-  config = MatmulConfig(128, 128, 2048, 4)
+@pytest.mark.parametrize(
+  ("config", "lacks"),
+  [
+    (MatmulConfig(128, 128, 2048, 4), "block_k=2048: shared memory needs"),
+    (MatmulConfig(24, 24, 24), "block_m=24: "),
+  ],
+  ids=str,
+)
+def test_a_tile_that_fits_no_kernel_is_infeasible_and_says_what_each_of_them_lacks(config, lacks):
+  told = rf"^mosaic_gpu: {lacks}.* fits.*; triton: {lacks}.* fits"
   with (
     device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132),
-    pytest.raises(hw_profiles.InfeasibleTileError, match="largest block_k that fits is"),
+    pytest.raises(hw_profiles.InfeasibleTileError, match=told) as raised,
   ):
     matmul(A, B, config=config)
+  assert "interpret" not in str(raised.value)
 
 
 def test_float32_with_a_tile_is_still_a_missing_feature_of_the_hopper_kernel():

@@ -1,5 +1,7 @@
 """The Hopper kernel of rms_norm, interpreted or on a GPU; what it refuses."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,6 +103,33 @@ def test_what_it_refuses(columns, dtype, options, reason):
   options = {k: x if k == "residual" else v for k, v in options.items()}
   with device.abstract_gpu(**H200), pytest.raises(NotImplementedError, match=reason):
     explain(rms_norm.__wrapped__, x, weight, implementation="mosaic_gpu", **options)
+
+
+@runs_hopper
+def test_a_batch_with_one_weight_is_more_rows(cores, rng):
+  x, residual, weight = normal(rng, 2, 3, 256), normal(rng, 2, 3, 256), normal(rng, 256)
+  norm = functools.partial(rms_norm.__wrapped__, implementation=HOPPER)
+  mapped = jax.jit(jax.vmap(lambda x, r: norm(x, weight, residual=r)))
+  out, total = mapped(x, residual)
+  np.testing.assert_array_equal(*arrays(total, x + residual))
+  reference.assert_rms_norm_close(*arrays(out, total, weight))
+  alone = rms_norm(total, weight, implementation=HOPPER)
+  np.testing.assert_array_equal(*arrays(out, alone))
+
+
+@runs_hopper
+def test_what_it_refuses_of_a_batch_says_whether_it_is_the_gradient():
+  x, weight = jnp.ones((3, 2, 256), jnp.bfloat16), jnp.ones((3, 256), jnp.bfloat16)
+  norm = functools.partial(rms_norm.__wrapped__, implementation=HOPPER)
+  with pytest.raises(NotImplementedError, match=r"^rms_norm: .* a batch of 3 matrices: .* one w"):
+    jax.vmap(norm)(x, weight)
+
+  def loss(x):
+    return norm(x, weight[0]).astype(jnp.float32).sum()
+
+  told = r"^the gradient of rms_norm: .* a batch of 3: the kernel has one weight"
+  with pytest.raises(NotImplementedError, match=told):
+    jax.vmap(jax.grad(loss))(x)
 
 
 @runs_hopper
