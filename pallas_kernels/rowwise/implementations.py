@@ -178,7 +178,9 @@ def _run_portable(
     if isinstance(spec, _ROW_SPECS):
       problem = _problem(request, sizes_of(part))
       return portable_rows.run(spec, part.matrices, part.others, problem=problem, **options)
-    return portable_elements.run(spec, part.matrices, part.others, **options)
+    # a gradient comes behind what read its operands or made the gradient that comes in
+    last_first = isinstance(spec, SwigluGradient)
+    return portable_elements.run(spec, part.matrices, part.others, last_first=last_first, **options)
 
   if not interpret:
     return run(operands)

@@ -43,12 +43,13 @@ def _body(
   scalars: int,
   shape: tuple[int, int, int],
   block: tuple[int, int],
+  last_first: bool,
   interpreted: bool,
 ) -> None:
   """One block."""
   (groups, rows, columns), (block_rows, block_cols) = shape, block
   tiles = pl.cdiv(rows, block_rows), pl.cdiv(columns, block_cols)
-  _, row_block, column_block = unravel(program, groups, *tiles)
+  _, row_block, column_block = _place(program, groups, tiles, last_first=last_first)
   row, column = row_block * block_rows, column_block * block_cols
 
   def compute(rows_left: Any, columns_left: Any) -> None:
@@ -71,6 +72,13 @@ def _body(
   pl.when(~whole)(lambda: compute(rows_left, columns_left))
 
 
+def _place(program: Any, groups: int, tiles: tuple[int, int], *, last_first: bool) -> Any:
+  """Group, row block and column block of a program."""
+  if last_first:
+    program = groups * tiles[0] * tiles[1] - 1 - program
+  return unravel(program, groups, *tiles)
+
+
 def run(
   spec: ElementSpec,
   matrices: tuple[jax.Array, ...],
@@ -78,6 +86,7 @@ def run(
   *,
   config: RowConfig,
   interpret: bool,
+  last_first: bool = False,
 ) -> tuple[jax.Array, ...]:
   """`spec` of matrices [groups, rows, columns].
 
@@ -87,6 +96,10 @@ def run(
     per_row: Operands of [groups or 1, rows or 1, 1].
     config: The block; to compile, of powers of two.
     interpret: True runs it with the Pallas interpreter, on any device.
+    last_first: Whether the first programs take the last blocks. What ran before has read
+      or written those last, so that L2 may still have them: of an H200 swiglu and behind it
+      its gradients of 65536 x 111 take 26.6 us so, else 29.9; of 1024 x 12288, with L2 cold
+      before both, 44.9 and 46.8.
 
   Returns:
     Matrices in the spec's dtypes.
@@ -103,9 +116,9 @@ def run(
         config.num_stages,
         num_warps=config.num_warps,
       )
-      outs = _call(spec, flat, per_row, config=block, interpret=interpret)
+      outs = _call(spec, flat, per_row, config=block, interpret=interpret, last_first=last_first)
       return tuple(out.reshape(groups, rows, columns) for out in outs)
-  return _call(spec, matrices, per_row, config=config, interpret=interpret)
+  return _call(spec, matrices, per_row, config=config, interpret=interpret, last_first=last_first)
 
 
 def _call(
@@ -115,6 +128,7 @@ def _call(
   *,
   config: RowConfig,
   interpret: bool,
+  last_first: bool,
 ) -> tuple[jax.Array, ...]:
   """The `pallas_call`."""
   groups, rows, columns = matrices[0].shape
@@ -122,7 +136,7 @@ def _call(
   tiles = pl.cdiv(rows, block_rows), pl.cdiv(columns, block_cols)
 
   def matrix_index(program: Any) -> tuple[Any, ...]:
-    return unravel(program, groups, *tiles)
+    return _place(program, groups, tiles, last_first=last_first)
 
   matrix = pl.BlockSpec((None, block_rows, block_cols), matrix_index)
 
@@ -145,6 +159,7 @@ def _call(
           scalars=len(per_row),
           shape=(groups, rows, columns),
           block=(block_rows, block_cols),
+          last_first=last_first,
           interpreted=interpret,
         ),
         interpret=interpret,

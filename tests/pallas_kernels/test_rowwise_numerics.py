@@ -25,8 +25,14 @@ from rowwise_cases import (
 
 import reference
 from pallas_kernels import RowConfig
-from pallas_kernels.rowwise import arithmetic, portable_rms_gradient, rms_gradient_tiles
+from pallas_kernels.rowwise import (
+  arithmetic,
+  portable_elements,
+  portable_rms_gradient,
+  rms_gradient_tiles,
+)
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
+from pallas_kernels.rowwise.specs import SwigluGradient
 
 CODES = ("float8_e4m3fn", "int8")
 # Blocks that divide nothing: a row kept, kept in seven pieces, kept by four programs that write
@@ -339,6 +345,26 @@ def test_gradients(name, shape, dtype, rng):
   d_x, d_weight = pull(d_out)
   assert (d_x.dtype, d_weight.dtype) == (x.dtype, weight.dtype)
   assert_rms_gradients(d_x, d_weight, x, weight, d_out)
+
+
+@pytest.mark.parametrize("shape", [(3, 37, 111), (1, 5, 48)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_elements_of_the_last_blocks_first_are_the_same(shape, dtype, rng):
+  matrices = tuple(normal(rng, *shape, dtype=dtype) for _ in range(3))
+
+  def run(last_first):
+    return portable_elements.run(
+      SwigluGradient(jnp.dtype(dtype)),
+      matrices,
+      (),
+      config=RowConfig(2, 32, 1, num_warps=1),
+      interpret=True,
+      last_first=last_first,
+    )
+
+  # 3·37·111 and 5·48 elements are no whole blocks of 64
+  for found, expected in zip(arrays(*run(True)), arrays(*run(False)), strict=True):
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("name", KERNEL)
