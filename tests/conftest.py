@@ -11,7 +11,8 @@ import sys
 
 # nobody's tuned tiles but the packaged ones
 os.environ["PALLAS_KERNELS_TUNING_CACHE"] = ""
-# quick: 161 tests of kernels took 153 s of processor time without the last two, 71 s with them
+# Quick: 161 tests of kernels took 153 s of processor time without the last two, 71 s with them.
+# LLVM modules cut for more threads than there are cores: 82 tests of 33 s took 27 with one.
 os.environ.setdefault(
   "XLA_FLAGS",
   " ".join(
@@ -19,8 +20,12 @@ os.environ.setdefault(
       "--xla_force_host_platform_device_count=2",
       *(
         "--xla_backend_optimization_level=0"
-        # later versions do not know the second
-        + (" --xla_cpu_use_fusion_emitters=false" if jaxlib.version.startswith("0.10.") else "")
+        # later versions do not know these
+        + (
+          " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+          if jaxlib.version.startswith("0.10.")
+          else ""
+        )
         for jaxlib in importlib.metadata.distributions(name="jaxlib")
         if not jaxlib.version.startswith("0.11.") and not glob.glob("/dev/nvidia[0-9]*")
       ),

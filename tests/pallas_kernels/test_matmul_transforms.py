@@ -62,16 +62,10 @@ def test_vmap(run, in_axes, rng):
   size = 4
   mapped_a = a if in_axes[0] is None else jnp.stack([a + i for i in range(size)], in_axes[0])
   mapped_b = b if in_axes[1] is None else jnp.stack([b - i for i in range(size)], in_axes[1])
-  out = jax.vmap(lambda a, b: run(a, b, bias=bias, activation="silu"), in_axes=in_axes)(
-    mapped_a, mapped_b
-  )
+  alone = jax.jit(lambda a, b: run(a, b, bias=bias, activation="silu"))
+  out = jax.jit(jax.vmap(alone, in_axes=in_axes))(mapped_a, mapped_b)
   for i in range(size):
-    one = run(
-      a if in_axes[0] is None else a + i,
-      b if in_axes[1] is None else b - i,
-      bias=bias,
-      activation="silu",
-    )
+    one = alone(a if in_axes[0] is None else a + i, b if in_axes[1] is None else b - i)
     # the sums are exact, so both see the same values before the activation
     chex.assert_trees_all_equal(out[i], one)
 
@@ -85,7 +79,7 @@ def test_vmap_over_nothing(name):
 
   assert jax.vmap(run, in_axes=(0, None))(a, b).shape == (0, 3, 5)
   assert jax.vmap(run)(a, jnp.zeros((0, 4, 5), jnp.bfloat16)).shape == (0, 3, 5)
-  grads = jax.vmap(jax.grad(lambda a: run(a, b).astype(jnp.float32).sum()))(a)
+  grads = jax.jit(jax.vmap(jax.grad(lambda a: run(a, b).astype(jnp.float32).sum())))(a)
   assert grads.shape == a.shape
 
 
@@ -106,7 +100,7 @@ def test_nested_vmap_with_every_operand_mapped(run, rng):
   b = jnp.asarray(rng.integers(-2, 3, (3, 12, 7)), jnp.bfloat16)
   bias = jnp.asarray(rng.integers(-2, 3, (3, 7)), jnp.float32)
   inner = jax.vmap(lambda a, b, bias: run(a, b, bias=bias), in_axes=(None, 0, 0))
-  out = jax.vmap(inner, in_axes=(0, None, None))(a, b, bias)
+  out = jax.jit(jax.vmap(inner, in_axes=(0, None, None)))(a, b, bias)
   expected = np.einsum("amk,bkn->abmn", np.asarray(a, np.float64), np.asarray(b, np.float64))
   np.testing.assert_array_equal(
     np.asarray(out, np.float64), expected + np.asarray(bias, np.float64)[None, :, None, :]
@@ -125,8 +119,13 @@ def test_vmap_of_a_batched_call(run, rng):
 def test_gradients_are_the_products_of_the_chain_rule(run, implementation, activation, rng):
   a, b = normal(rng, 30, 41), normal(rng, 41, 22)
   bias, d_out = normal(rng, 22, dtype="float32"), normal(rng, 30, 22)
-  _, pull = jax.vjp(lambda a, b, bias: run(a, b, bias=bias, activation=activation), a, b, bias)
-  d_a, d_b, d_bias = pull(d_out)
+
+  @jax.jit
+  def gradients(a, b, bias, d_out):
+    _, pull = jax.vjp(lambda a, b, bias: run(a, b, bias=bias, activation=activation), a, b, bias)
+    return pull(d_out)
+
+  d_a, d_b, d_bias = gradients(a, b, bias, d_out)
   chex.assert_type((d_a, d_b, d_bias), (a.dtype, b.dtype, bias.dtype))
 
   d_s = reference.Bounded.of(np.asarray(d_out))
@@ -158,11 +157,11 @@ def silu_gradient(s: np.ndarray, d_out: np.ndarray) -> reference.Bounded:
 def test_gradient_of_a_shared_matrix_is_summed_over_the_batch(run, rng):
   a = jnp.asarray(rng.integers(-2, 3, (3, 4, 6)), jnp.float32).astype(jnp.bfloat16)
   b = jnp.asarray(rng.integers(-2, 3, (6, 5)), jnp.bfloat16)
-  d_b = jax.grad(lambda b: run(a, b, out_dtype="float32").sum())(b)
+  d_b = jax.jit(jax.grad(lambda b: run(a, b, out_dtype="float32").sum()))(b)
   np.testing.assert_array_equal(
     np.asarray(d_b, np.float64), np.asarray(a, np.float64).sum((0, 1))[:, None] * np.ones((1, 5))
   )
-  d_a = jax.grad(lambda a: run(a, jnp.stack([b, b, b]), out_dtype="float32").sum())(a[0])
+  d_a = jax.jit(jax.grad(lambda a: run(a, jnp.stack([b, b, b]), out_dtype="float32").sum()))(a[0])
   np.testing.assert_array_equal(
     np.asarray(d_a, np.float64), np.ones((4, 1)) * 3 * np.asarray(b, np.float64).sum(1)
   )
@@ -175,13 +174,13 @@ def test_gradient_under_vmap_and_remat(run, rng):
   def loss(a, b):
     return run(a, b, out_dtype="float32").sum()
 
-  plain = jax.vmap(jax.grad(loss, argnums=(0, 1)), in_axes=(0, None))(a, b)
+  gradients = jax.grad(loss, argnums=(0, 1))
+  alone = jax.jit(gradients)
+  plain = jax.jit(jax.vmap(gradients, in_axes=(0, None)))(a, b)
   for i in range(3):
-    chex.assert_trees_all_equal(
-      jax.tree.map(lambda x, i=i: x[i], plain), jax.grad(loss, argnums=(0, 1))(a[i], b)
-    )
-  remat = jax.grad(jax.checkpoint(loss), argnums=(0, 1))(a[0], b)
-  chex.assert_trees_all_equal(remat, jax.grad(loss, argnums=(0, 1))(a[0], b))
+    chex.assert_trees_all_equal(jax.tree.map(lambda x, i=i: x[i], plain), alone(a[i], b))
+  remat = jax.jit(jax.grad(jax.checkpoint(loss), argnums=(0, 1)))(a[0], b)
+  chex.assert_trees_all_equal(remat, alone(a[0], b))
 
 
 def test_a_second_reverse_derivative(run):
@@ -189,7 +188,7 @@ def test_a_second_reverse_derivative(run):
   b = jnp.asarray([[3.0]], jnp.bfloat16)
   # d/db of (d/da of (ab)²/2) = d/db of a b² = 2ab
   first = jax.grad(lambda a, b: (run(a, b, out_dtype="float32") ** 2).sum() / 2)
-  second = jax.grad(lambda b: first(a, b).astype(jnp.float32).sum())(b)
+  second = jax.jit(jax.grad(lambda b: first(a, b).astype(jnp.float32).sum()))(b)
   assert float(second[0, 0]) == 12.0
 
 
@@ -252,7 +251,7 @@ def test_strict_dtype_promotion(name, rng):
     return out.astype(jnp.float32).sum()
 
   with jax.numpy_dtype_promotion("strict"):
-    chex.assert_tree_all_finite(jax.grad(loss, argnums=(0, 1, 2))(a, b, bias))
+    chex.assert_tree_all_finite(jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(a, b, bias))
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -320,8 +319,9 @@ def test_shard_map_with_varying_axes_checked(name, rng):
   def loss(f, a, b):
     return f(a, b).astype(jnp.float32).sum()
 
-  d_b = jax.grad(functools.partial(loss, sharded), argnums=1)(a, b)
-  alone = jax.grad(functools.partial(loss, lambda a, b: run(a, b, activation="silu")), argnums=1)
+  d_b = jax.jit(jax.grad(functools.partial(loss, sharded), argnums=1))(a, b)
+  unsharded = functools.partial(loss, lambda a, b: run(a, b, activation="silu"))
+  alone = jax.jit(jax.grad(unsharded, argnums=1))
   # each device rounds its share of d_b to bfloat16; sigma' is at most 1.1
   share = np.abs(np.asarray(a, np.float64)).sum(0)[:, None] * 1.1
   difference = np.abs(np.asarray(d_b, np.float64) - np.asarray(alone(a, b), np.float64))
