@@ -69,10 +69,15 @@ def races_found() -> bool:
 
 
 def transposed_ref(ref: Any) -> Any:
-  """A matrix in shared memory seen transposed; a method of references from jax 0.11 on."""
+  """A matrix in shared memory seen transposed."""
+  return permuted_ref(ref, (1, 0))
+
+
+def permuted_ref(ref: Any, permutation: tuple[int, ...]) -> Any:
+  """Shared memory with its dimensions in another order; a method of references from jax 0.11 on."""
   if _AT_LEAST_0_11:
-    return ref.transpose((1, 0))
-  return plgpu.transpose_ref(ref, (1, 0))
+    return ref.transpose(permutation)
+  return plgpu.transpose_ref(ref, permutation)
 
 
 def load_elementwise(ref: Any, *, interpreted: bool) -> jax.Array:

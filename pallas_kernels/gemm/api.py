@@ -83,8 +83,8 @@ def matmul(
       names those that can.
 
   Gradients are reverse-mode, through the same kernels, each product planned for
-  its own shape (that of b, of an odd number of rows, may be left to cuBLAS), and
-  can be differentiated again; forward mode is not supported (JAX says so).
+  its own shape, and can be differentiated again; forward mode is not supported
+  (JAX says so).
   """
   for name, array in (("a", a), ("b", b), ("bias", bias)):
     arguments.require_values(name, array)

@@ -123,8 +123,7 @@ def gated_matmul(
     NotImplementedError: the implementation asked for cannot run this call.
 
   Gradients are reverse-mode, through the same kernels, each product planned for
-  its own shape (of an odd number of rows a weight's may be left to cuBLAS);
-  forward mode is not supported (JAX says so).
+  its own shape; forward mode is not supported (JAX says so).
   """
   named = (("x", x), ("w_gate", w_gate), ("w_up", w_up))
   for name, array in named:

@@ -19,7 +19,7 @@ from pallas_kernels import compat, sharding
 from pallas_kernels.gemm.epilogue import Epilogue
 from pallas_kernels.gemm.hopper_geometry import Geometry
 from pallas_kernels.gemm.hopper_kernel import CLUSTER, Refs, body
-from pallas_kernels.gemm.hopper_layout import HopperLayout, hopper_layout
+from pallas_kernels.gemm.hopper_layout import hopper_layout
 from pallas_kernels.gemm.operands import Operands, Transposes
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.hopper.tma import padded, rounded_up, vector_copies
@@ -72,7 +72,8 @@ def matmul(
   Returns:
     [batch·split_k, M, N] in `epilogue.out_dtype`.
   """
-  untransposed = interpret is not None and not compat.INTERPRETER_TRANSPOSES and transposes.any
+  interpreted = interpret is not None
+  untransposed = interpreted and not compat.INTERPRETER_TRANSPOSES and transposes.any
   if untransposed:
     operands, transposes = _untransposed(operands, transposes)
   sizes = operands.sizes(transposes)
@@ -86,51 +87,46 @@ def matmul(
     dtype=dtype,
     out_dtype=out_dtype,
     transposes=transposes,
-    interpreted=interpret is not None,
+    interpreted=interpreted,
   )
   if untransposed:
     # 8-bit tiles this way round are not made of whole swizzle spans, which the
     # interpreter does not need
     layout = dataclasses.replace(layout, operand=(), a_rows=config.block_m)
-  multiples = _multiples(config, layout, transposes, interpreted=interpret is not None)
-  a_multiples, b_multiples, out_multiples = multiples
-  operands = Operands(
-    padded(operands.a, *a_multiples),
-    tuple(padded(b, *b_multiples) for b in operands.bs),
-    # short, so whole tiles are as good as whole TMA pitches
-    tuple(padded(x, config.block_m * config.cluster_m) for x in operands.per_row),
-    tuple(padded(x, config.block_n * config.cluster_n) for x in operands.per_column),
-    tuple((padded(a, *a_multiples), padded(b, *b_multiples)) for a, b in operands.added),
-  )
+  if interpreted and not compat.INTERPRETER_CLIPS_TMA:
+    operands, out_multiples = _whole_tiles(operands, config, transposes)
+  else:
+    out_multiples = layout.out_multiples
   out_rows, out_columns = rounded_up((sizes.m, sizes.n), out_multiples)
-  promotes = promotes_steps(dtype, interpreted=interpret is not None)
+  promotes = promotes_steps(dtype, interpreted=interpreted)
   geometry = Geometry(
     config=config,
     # padded for an interpreter without clipping, K is whole steps of every part
     sizes=sizes._replace(k=operands.sizes(transposes).k),
     products=products,
-    a_rows=layout.a_rows,
+    layout=layout,
     transposes=transposes,
     overlaps=overlaps_epilogue(config, epilogue, promotes=promotes),
     promotes=promotes,
     max_ctas=num_ctas,
     pairs=len(operands.pairs),
   )
-  structure: Any = jax.tree.structure(operands)
+  described = Operands(
+    layout.a.described(operands.a),
+    tuple(map(layout.b.described, operands.bs)),
+    # short, so whole tiles are as good as whole TMA pitches
+    tuple(padded(x, config.block_m * config.cluster_m) for x in operands.per_row),
+    tuple(padded(x, config.block_n * config.cluster_n) for x in operands.per_column),
+    tuple((layout.a.described(a), layout.b.described(b)) for a, b in operands.added),
+  )
+  structure: Any = jax.tree.structure(described)
 
   def refs_of(*flat: Any) -> Refs:
     inputs: Operands = jax.tree.unflatten(structure, flat[: structure.num_leaves])
-    out, a_stages, *rest = flat[structure.num_leaves :]
-    # two references to one memory, or one for both
-    landing, stages = (a_stages, a_stages) if layout.a_by_rows is None else a_stages
-    return Refs(inputs, out, landing, stages, *rest)
+    out, a, b, *rest = flat[structure.num_leaves :]
+    return Refs(inputs, out, *layout.a.views(a), *layout.b.views(b), *rest)
 
   stages = config.num_stages
-  a_tile, b_tile = (config.block_m, config.block_k), (config.block_k, config.block_n)
-  a_stages, a_landing = (
-    plgpu.SMEM((stages, *(a_tile[::-1] if transposes.a else a_tile)), dtype, transforms=transforms)
-    for transforms in (layout.operand, layout.a_by_rows or ())
-  )
   clustered = geometry.cluster > 1
   kernel = plgpu.kernel(
     functools.partial(
@@ -138,16 +134,12 @@ def matmul(
       refs_of=refs_of,
       geometry=geometry,
       epilogue=epilogue,
-      interpreted=interpret is not None,
+      interpreted=interpreted,
     ),
     out_type=sharding.out_struct((geometry.parts, out_rows, out_columns), out_dtype, operands.a),
     scratch_types=[
-      a_stages if layout.a_by_rows is None else plgpu.RefUnion(a_landing, a_stages),
-      plgpu.SMEM(
-        (stages, products, *(b_tile[::-1] if transposes.b else b_tile)),
-        dtype,
-        transforms=layout.operand,
-      ),
+      layout.a.scratch(stages, transforms=layout.operand),
+      layout.b.scratch(stages, products, transforms=layout.operand),
       plgpu.SMEM(
         (geometry.consumers, EPILOGUE_SLOTS, WGMMA_ROWS, layout.staging_columns),
         out_dtype,
@@ -155,7 +147,7 @@ def matmul(
       ),
       StageRing.barriers(
         num_stages=stages,
-        copies=1 + products,
+        copies=layout.a.count(layout.a_rows) + products * layout.b.count(layout.b.rows),
         consumers=geometry.consumers,
         cluster_axis=CLUSTER if clustered else None,
       ),
@@ -175,7 +167,7 @@ def matmul(
     ),
     interpret=interpret,
   )
-  return kernel(*jax.tree.leaves(operands))[:, : sizes.m, : sizes.n]
+  return kernel(*jax.tree.leaves(described))[:, : sizes.m, : sizes.n]
 
 
 def _vector_scratch(operands: Operands, config: MatmulConfig, *, consumers: int) -> tuple[Any, ...]:
@@ -213,13 +205,20 @@ def _untransposed(operands: Operands, transposes: Transposes) -> tuple[Operands,
   return untransposed, Transposes()
 
 
-def _multiples(
-  config: MatmulConfig, layout: HopperLayout, transposes: Transposes, *, interpreted: bool
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-  """What the rows and columns of A, B and the result must be multiples of, as stored."""
-  if interpreted and not compat.INTERPRETER_CLIPS_TMA:
-    a = (config.block_m * config.cluster_m, config.block_k * config.split_k)
-    b = (config.block_k * config.split_k, config.block_n * config.cluster_n)
-    out = (a[0], b[1])
-    return (a[::-1] if transposes.a else a), (b[::-1] if transposes.b else b), out
-  return layout.a_multiples, layout.b_multiples, layout.out_multiples
+def _whole_tiles(
+  operands: Operands, config: MatmulConfig, transposes: Transposes
+) -> tuple[Operands, tuple[int, int]]:
+  """Operands of whole tiles and parts, and what the result's sizes must be multiples of."""
+  rows, depth, columns = (
+    config.block_m * config.cluster_m,
+    config.block_k * config.split_k,
+    config.block_n * config.cluster_n,
+  )
+  a_multiples = (depth, rows) if transposes.a else (rows, depth)
+  b_multiples = (columns, depth) if transposes.b else (depth, columns)
+  whole = operands._replace(
+    a=padded(operands.a, *a_multiples),
+    bs=tuple(padded(b, *b_multiples) for b in operands.bs),
+    added=tuple((padded(a, *a_multiples), padded(b, *b_multiples)) for a, b in operands.added),
+  )
+  return whole, (rows, columns)

@@ -6,6 +6,7 @@ from jax.experimental import pallas as pl
 
 from hw_profiles import MatmulConfig
 from hw_profiles.matmul.warp_specialized import consumer_warpgroups
+from pallas_kernels.gemm.hopper_layout import HopperLayout
 from pallas_kernels.gemm.operands import Sizes, Transposes
 
 
@@ -17,7 +18,7 @@ class Geometry:
     config: The tile.
     sizes: Of the product, or of each of those that are summed.
     products: Matrices B.
-    a_rows: Rows of A to load for a tile.
+    layout: How stages lie in shared memory, and are filled.
     transposes: How A and B are stored.
     overlaps: Whether a settled tile waits while the next is multiplied.
     promotes: Whether the tensor cores sum one K step at a time, and float32
@@ -29,7 +30,7 @@ class Geometry:
   config: MatmulConfig
   sizes: Sizes
   products: int
-  a_rows: int
+  layout: HopperLayout
   transposes: Transposes
   overlaps: bool
   promotes: bool

@@ -33,8 +33,9 @@ that, each a field of the config or of the operands:
                        own run of K steps and its own place in the result
 
 Any M, N and K: TMA fills with zeros past an edge on load (0·0 adds nothing to
-the sum) and clips on store. What it cannot describe is padded with zeros first
-(`hopper_layout`), a copy that `explain` reports.
+the sum) and clips on store; how a tile is copied follows from the array
+(`hopper.tile_copy`). What TMA cannot describe is padded with zeros first, a copy that
+`explain` reports.
 """
 
 import dataclasses
@@ -76,6 +77,7 @@ class Refs:
     out: [batch·split_k, rows, columns] in global memory.
     a_stages: [stages, *the A tile as stored], as wgmma reads it.
     a_landing: The same memory as TMA fills it.
+    b_landing: The memory of B's as TMA fills it.
     b_stages: [stages, products, *the B tile as stored].
     slots: [consumers, slots, rows, columns] of output staging.
     ring: Barriers of the stages, `full` and `empty`.
@@ -88,6 +90,7 @@ class Refs:
   out: Any
   a_landing: Any
   a_stages: Any
+  b_landing: Any
   b_stages: Any
   slots: Any
   ring: tuple[Any, Any]
@@ -178,7 +181,7 @@ def body(*flat_refs: Any, refs_of: Callable[..., Refs], geometry: Geometry, **op
 
 def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> None:
   """The memory warpgroup: every stage of every tile, as soon as there is room."""
-  config, transposes = geometry.config, geometry.transposes
+  config, transposes, layout = geometry.config, geometry.transposes, geometry.layout
   plgpu.set_max_registers(PRODUCER_REGISTERS, action="decrease")
   share_a = CLUSTER if config.cluster_n > 1 else None
   share_b = CLUSTER if config.cluster_m > 1 else None
@@ -186,22 +189,32 @@ def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> Non
   def load_tile(i: Any, step: Any) -> Any:
     part, row, column = _tile_origin(geometry, i)
     batch, first_step = _batch_and_depth(geometry, part)
-    rows, columns = pl.ds(row, geometry.a_rows), pl.ds(column, config.block_n)
 
     def load_stage(k_step: Any, step: Any, *, a: Any, bs: tuple[Any, ...], first_step: Any) -> Any:
-      depth = pl.ds((first_step + k_step) * config.block_k, config.block_k)
-      a_tile = _at_batch(a, batch).at[(depth, rows) if transposes.a else (rows, depth)]
+      depth = (first_step + k_step) * config.block_k
+      a_row, a_column = (depth, row) if transposes.a else (row, depth)
+      b_row, b_column = (column, depth) if transposes.b else (depth, column)
 
       def copy(stage: Any, arrived: Any) -> None:
-        a_stage = refs.a_landing.at[stage]
-        if geometry.a_rows != config.block_m:
+        layout.a.start(
+          _at_batch(a, batch),
+          refs.a_landing.at[stage],
+          arrived,
+          row=a_row,
+          column=a_column,
           # the other rows keep what they hold; theirs are rows of C that TMA clips
-          a_stage = refs.a_landing.at[stage, pl.ds(0, geometry.a_rows)]
-        plgpu.copy_gmem_to_smem(a_tile, a_stage, arrived, collective_axes=share_a)
+          rows=layout.a_rows,
+          collective_axes=share_a,
+        )
         for product, b in enumerate(bs):
-          b_tile = _at_batch(b, batch).at[(columns, depth) if transposes.b else (depth, columns)]
-          plgpu.copy_gmem_to_smem(
-            b_tile, refs.b_stages.at[stage, product], arrived, collective_axes=share_b
+          layout.b.start(
+            _at_batch(b, batch),
+            refs.b_landing.at[stage, product],
+            arrived,
+            row=b_row,
+            column=b_column,
+            rows=layout.b.rows,
+            collective_axes=share_b,
           )
 
       rings.stages.fill(step, copy)

@@ -9,7 +9,8 @@ from hw_profiles import MatmulConfig, MatmulProblem
 from hw_profiles.matmul.warp_specialized import operand_swizzle_bytes, staging_columns
 from pallas_kernels import compat
 from pallas_kernels.gemm.operands import Transposes
-from pallas_kernels.hopper.tma import LARGEST_BOX, TMA_PITCH_BYTES, rounded_up, tiled, tma_multiples
+from pallas_kernels.hopper.tile_copy import TileCopy
+from pallas_kernels.hopper.tma import TMA_PITCH_BYTES, rounded_up, tiled, tma_multiples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,20 +19,19 @@ class HopperLayout:
 
   Attributes:
     operand: Transforms of an A or B stage, as wgmma reads it.
-    a_by_rows: Transforms by which A is copied into its stages; None: `operand`.
+    a, b: How stages are filled.
     staging: Transforms of an output slot.
     staging_columns: Columns of an output slot.
-    a_rows: Rows of A to load for a tile.
-    a_multiples, b_multiples, out_multiples: Of (rows, columns) as stored.
+    a_rows: Rows, as stored, of A to load for a tile.
+    out_multiples: What rows and columns of the result must be multiples of.
   """
 
   operand: tuple[Any, ...]
-  a_by_rows: tuple[Any, ...] | None
+  a: TileCopy
+  b: TileCopy
   staging: tuple[Any, ...]
   staging_columns: int
   a_rows: int
-  a_multiples: tuple[int, int]
-  b_multiples: tuple[int, int]
   out_multiples: tuple[int, int]
 
 
@@ -56,7 +56,7 @@ def hopper_layout(
     transposes: How A and B are stored.
     interpreted: Whether it is for the interpreter.
   """
-  size, out_size = jnp.dtype(dtype).itemsize, jnp.dtype(out_dtype).itemsize
+  out_size = jnp.dtype(out_dtype).itemsize
   swizzle = operand_swizzle_bytes(
     config,
     in_dtype=jnp.dtype(dtype).name,
@@ -65,25 +65,26 @@ def hopper_layout(
   )
   if swizzle is None:
     raise ValueError(f"config={config.describe()}: no swizzle divides rows of both operands' tiles")
-  span = swizzle // size
   a_shape, b_shape = (k, m) if transposes.a else (m, k), (n, k) if transposes.b else (k, n)
-  a_multiples = tma_multiples(*a_shape, span, itemsize=size)
-  # One span wide, an A tile lies in memory the same whether it is described in
-  # tiles or row by row; row by row its array needs only the pitch.
-  a_by_rows = (
-    not interpreted
-    and compat.SWIZZLES_UNTILED
-    and not transposes.a
-    and config.block_k == span
-    and config.block_m <= LARGEST_BOX
-    and rounded_up(a_shape, a_multiples) != a_shape
+  a_tile, b_tile = (config.block_m, config.block_k), (config.block_k, config.block_n)
+  a, b = (
+    TileCopy.of(
+      shape,
+      rows=rows,
+      columns=columns,
+      swizzle_bytes=swizzle,
+      dtype=dtype,
+      interpreted=interpreted,
+    )
+    for shape, (rows, columns) in (
+      (a_shape, a_tile[::-1] if transposes.a else a_tile),
+      (b_shape, b_tile[::-1] if transposes.b else b_tile),
+    )
   )
-  if a_by_rows:
-    a_multiples = (1, TMA_PITCH_BYTES // size)
   # TMA fills rows past the edge slowly (with M=1 in 64-row tiles the whole product
   # took 62 us against 32 us for M=64, 4096 x 12288, H200), so where there is one
   # row of tiles only the rows that exist are loaded, in eights.
-  a_rows = config.block_m
+  a_rows = a.rows
   if not transposes.a and config.cluster_m == 1:
     a_rows = min(a_rows, rounded_up((m,), (8,))[0])
   columns = staging_columns(config, out_dtype=jnp.dtype(out_dtype).name)
@@ -94,12 +95,11 @@ def hopper_layout(
     out_multiples = tma_multiples(m, n, columns, itemsize=out_size)
   return HopperLayout(
     operand=tiled(swizzle, dtype),
-    a_by_rows=tiled(swizzle, dtype)[1:] if a_by_rows else None,
+    a=a,
+    b=b,
     staging=staging,
     staging_columns=columns,
     a_rows=a_rows,
-    a_multiples=a_multiples,
-    b_multiples=tma_multiples(*b_shape, span, itemsize=size),
     out_multiples=out_multiples,
   )
 
@@ -161,8 +161,8 @@ def padding_copies(
   size, out_size = jnp.dtype(problem.dtype).itemsize, jnp.dtype(out_dtype).itemsize
   found = []
   for name, shape, multiples, count, itemsize in (
-    ("a", a_shape, layout.a_multiples, a_count, size),
-    ("b", b_shape, layout.b_multiples, b_count, size),
+    ("a", a_shape, layout.a.multiples, a_count, size),
+    ("b", b_shape, layout.b.multiples, b_count, size),
     ("the result", (m, n), layout.out_multiples, problem.batch * config.split_k, out_size),
   ):
     rows, columns = rounded_up(shape, multiples)

@@ -21,7 +21,6 @@ from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands
 from pallas_kernels.gemm.request import GemmRequest
 from pallas_kernels.hopper.refusals import device_refusal, wide_operand_refusal
-from pallas_kernels.hopper.tma import TMA_PITCH_BYTES
 from pallas_kernels.portable_support import compiled_refusal, e4m3_refusal, offset_refusal
 
 # Rows assumed by `batch_invariant=True`, whatever M is: the config, and with it
@@ -32,14 +31,6 @@ _INVARIANT_ROWS = 1024
 # checked at odd pitches for one small product (113 x 1023 x 203 on an H200: 7.1 us, of them
 # 3.5 the copies, against 3.9), so what is close stays where it was.
 _PADDED_FACTOR = 1.25
-# Share of a large product's time that copies of operands with whole pitches may take before
-# cuBLAS, which takes them as they are, is quicker: on an H200 the Hopper kernel gains 0.4 % on it
-# at 7239 x 4096 x 12288, 2 % at most of the measured large products. The weights' gradient of
-# 7239 rows copies both operands, some 110 us of 952.
-_PADDED_SHARE = 0.02
-_CUBLAS_IS_QUICKER = Refusal(
-  "option", "cuBLAS, by xla, is quicker where no pitch is in the way of its kernels"
-)
 # Blocks the Mosaic interpreter simulates: enough for a persistent loop to have
 # neighbours, few enough to be quick.
 _INTERPRETED_CTAS = 2
@@ -226,7 +217,6 @@ def _run_xla(
     epilogue=request.epilogue,
     precision=request.precision,
     code_dtype=request.code_dtype,
-    library_rounds=request.library_rounds,
   )
 
 
@@ -267,13 +257,11 @@ class _Padded:
 
   Attributes:
     names: The arrays copied by way of padded ones.
-    fills_device: Whether every core has a tile, so that K need not be split.
     copies_us: The copies.
     kernel_us: The kernel.
   """
 
   names: str
-  fills_device: bool
   copies_us: float
   kernel_us: float
 
@@ -305,10 +293,8 @@ def _padded(
     )
     for copy in copies
   )
-  tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
   return _Padded(
     ", ".join(copy.name for copy in copies),
-    config.split_k == 1 and problem.batch * tiles_m * tiles_n >= profile.sm_count,
     copied_us,
     plan.predicted_us,
   )
@@ -319,14 +305,10 @@ def _padded_refusals(
 ) -> Mapping[str, Refusal]:
   """What a product that would be padded for the Hopper kernel is not left to, by name.
 
-  TMA copies rows that are multiples of 16 bytes apart, and Mosaic describes
-  most operands in tiles of 8 rows. Other arrays are copied first, each by a
-  launch of its own. Of a plain product of narrow pitch the copies are most of
-  the time where it is small, and it goes to Triton; of a large one they cost
-  less than Triton's loads of less than 16 bytes. A weight's gradient Xᵀ·dY of
-  an odd number of rows has whole pitches, which cuBLAS takes as they are; it is
-  left to cuBLAS where it has tiles for all cores. With fewer, cuBLAS may split
-  K and add parts that it rounded to 16 bits, which is less than we promise.
+  TMA copies rows that are multiples of 16 bytes apart. Other arrays are copied
+  first, each by a launch of its own. Of a plain product of narrow pitch the copies
+  are most of the time where it is small, and it goes to Triton; of a large one they
+  cost less than Triton's loads of less than 16 bytes.
 
   Asked where nobody chose an implementation or a tile. The rows of a batch-invariant
   product must not choose its implementation, and they would.
@@ -337,6 +319,9 @@ def _padded_refusals(
     or request.config is not None
     or request.batch_invariant
     or request.op != "matmul"
+    # gradients, none of which was measured
+    or request.transposes.any
+    or request.pairs > 1
     or request.dtype.itemsize != 2
     or problem.is_empty
     or not own
@@ -344,16 +329,6 @@ def _padded_refusals(
     or _MOSAIC_GPU.refusal(_MOSAIC_GPU, request, problem, device)
   ):
     return {}
-  if request.transposes.any:
-    if not _has_whole_pitches(request, problem):
-      return {}
-    padded = _padded(request, problem, device, profile)
-    if padded is None or not padded.fills_device:
-      return {}
-    if padded.copies_us <= _PADDED_SHARE * padded.kernel_us:
-      return {}
-    refusal = padded.refusal("cuBLAS, by xla, needs no copies")
-    return {_MOSAIC_GPU.name: refusal, _TRITON.name: _CUBLAS_IS_QUICKER}
   narrow = min(lane_copy_bytes(problem)) < LANE_COPY_BYTES
   if not narrow or _TRITON.refusal(_TRITON, request, problem, device):
     return {}
@@ -368,34 +343,13 @@ def _padded_refusals(
   return {_MOSAIC_GPU.name: refusal}
 
 
-def _has_whole_pitches(request: GemmRequest, problem: MatmulProblem) -> bool:
-  """Whether rows of operands and result, as stored, are multiples of 16 bytes apart."""
-  k = problem.k // request.pairs
-  a, b = (problem.m, k), (k, problem.n)
-  columns = (a[not request.transposes.a], b[not request.transposes.b])
-  rows_bytes = [
-    *(x * request.dtype.itemsize for x in columns),
-    problem.n * request.epilogue.out_dtype.itemsize,
-  ]
-  return all(x % TMA_PITCH_BYTES == 0 for x in rows_bytes)
-
-
 def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -> Choice:
   """Which implementation and tile serve a request on a problem.
 
   Raises:
     hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
   """
-  return _choose(request, problem, device, _padded_refusals(request, problem, device))
-
-
-def _choose(
-  request: GemmRequest,
-  problem: MatmulProblem,
-  device: TargetDevice,
-  padded: Mapping[str, Refusal],
-) -> Choice:
-  """`choose`, of the refusals that `_padded_refusals` found."""
+  padded = _padded_refusals(request, problem, device)
   invariant = dataclasses.replace(
     problem, m=_INVARIANT_ROWS, batch=1, shared_a=False, shared_b=True
   )
@@ -413,18 +367,11 @@ def _choose(
   )
 
 
-def _sums_pairs(
-  request: GemmRequest,
-  problem: MatmulProblem,
-  device: TargetDevice,
-  padded: Mapping[str, Refusal],
-) -> bool:
+def _sums_pairs(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -> bool:
   """Whether the kernel that a request gets adds the products of its pairs up by itself."""
   wanted = request.implementation or _MOSAIC_GPU.name
   return any(
-    one.name == wanted
-    and not padded.get(one.name)
-    and not one.refusal(one, request, problem, device)
+    one.name == wanted and not one.refusal(one, request, problem, device)
     for one in (_MOSAIC_GPU, _MOSAIC_GPU_INTERPRET)
   )
 
@@ -441,11 +388,10 @@ def choose_summed(request: GemmRequest, operands: Operands, device: TargetDevice
     hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
   """
   problem = request.problem(operands)
-  padded = _padded_refusals(request, problem, device)
-  if request.pairs > 1 and not _sums_pairs(request, problem, device, padded):
+  if request.pairs > 1 and not _sums_pairs(request, problem, device):
     alone = _of_one_pair(request)
     return choose(alone, alone.problem(operands.apart[0]), device)
-  return _choose(request, problem, device, padded)
+  return choose(request, problem, device)
 
 
 def _run_apart(request: GemmRequest, operands: Operands) -> jax.Array:
@@ -462,14 +408,10 @@ def run(request: GemmRequest, operands: Operands) -> jax.Array:
   """
   device = target_device()
   problem = request.problem(operands)
-  padded = _padded_refusals(request, problem, device)
-  if request.pairs > 1 and not _sums_pairs(request, problem, device, padded):
+  if request.pairs > 1 and not _sums_pairs(request, problem, device):
     return _run_apart(request, operands)
-  chosen = _choose(request, problem, device, padded)
+  chosen = choose(request, problem, device)
   one = chosen.implementation
-  if padded and one is _XLA:
-    # a gradient with a plain epilogue, large enough not to be split
-    request = dataclasses.replace(request, library_rounds=True)
   if problem.is_empty and one.schedule is not None:
     return _empty(request, operands)
   return one.run(one, request, operands, chosen.config, device)

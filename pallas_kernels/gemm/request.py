@@ -33,8 +33,6 @@ class GemmRequest:
     transposes: How the operands are stored.
     code_dtype: What the rows of A are quantised to on the way; None: not at all.
     pairs: Pairs (A, B) whose products are added up; see `Operands.added`.
-    library_rounds: Whether XLA, which runs it, is asked for products in the result's
-      dtype; see `xla.matmul`. Set with the choice.
   """
 
   op: str
@@ -47,7 +45,6 @@ class GemmRequest:
   transposes: Transposes = dataclasses.field(default_factory=Transposes)
   code_dtype: jnp.dtype | None = None
   pairs: int = 1
-  library_rounds: bool = False
 
   def problem(self, operands: Operands) -> MatmulProblem:
     """The planner's view of this request on operands, or on their shapes.

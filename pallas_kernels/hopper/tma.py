@@ -3,8 +3,8 @@
 TMA copies boxes of up to five dimensions from global memory; wgmma reads
 operands in 8-row tiles one swizzle span wide. Mosaic describes an operand to TMA
 in such tiles, so the global array must be made of whole ones (or be smaller
-than one); its rows must be a multiple of 16 B apart in any case. An array that
-is not is padded with zeros first.
+than one), unless it is copied otherwise (`tile_copy`); its rows must be a multiple
+of 16 B apart in any case. An array that is not is padded with zeros first.
 """
 
 from typing import Any
@@ -17,12 +17,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 TMA_PITCH_BYTES = 16
 # and a copy has at most this many elements along each dimension (the same)
 LARGEST_BOX = 256
+# wgmma reads operands in tiles of so many rows (PTX ISA, wgmma's core matrices)
+TILE_ROWS = 8
 
 
 def tiled(swizzle: int, dtype: Any) -> tuple[Any, Any]:
   """The shared-memory layout wgmma reads: 8 rows by one swizzle span, swizzled."""
   return (
-    plgpu.TilingTransform((8, swizzle // jnp.dtype(dtype).itemsize)),
+    plgpu.TilingTransform((TILE_ROWS, swizzle // jnp.dtype(dtype).itemsize)),
     plgpu.SwizzleTransform(swizzle),
   )
 
@@ -37,7 +39,10 @@ def tma_multiples(
   The row pitch must be 16 B even then.
   """
   pitch = TMA_PITCH_BYTES // itemsize
-  return (8 if rows > 8 else 1, swizzle_columns if columns > swizzle_columns else pitch)
+  return (
+    TILE_ROWS if rows > TILE_ROWS else 1,
+    swizzle_columns if columns > swizzle_columns else pitch,
+  )
 
 
 def vector_copies(size: int) -> list[tuple[int, int]]:

@@ -165,6 +165,69 @@ def test_rows_that_eight_does_not_divide_are_not_copied(m, k, rng):
   )
 
 
+STORED = [(False, False), (True, False), (False, True), (True, True)]
+# one tile a step of rows and several; shared copies; parts of K
+IN_EIGHTS = [
+  MatmulConfig(64, 64, 128, 2),
+  MatmulConfig(128, 256, 64, 4),
+  MatmulConfig(128, 128, 64, 3, cluster_m=2),
+  MatmulConfig(64, 128, 64, 3, cluster_n=2),
+  MatmulConfig(128, 192, 64, 2, split_k=3),
+]
+
+
+def product_of_odd_rows(config, transposes, m, k, n, *, num_ctas):
+  """The Hopper kernel on operands whose rows, as stored, are whole swizzle spans."""
+  stored = Transposes(*transposes)
+
+  def product(a, b):
+    return kernel.matmul(
+      Operands(a[None], (b[None],)),
+      transposes=stored,
+      config=config,
+      epilogue=make_epilogue(activation=None, intermediate_dtype=None, out_dtype="float32"),
+      num_ctas=num_ctas,
+    )
+
+  def whole(size):
+    return size - size % 64
+
+  # what is innermost in either operand is made of whole spans
+  sizes = (
+    whole(m) if stored.a else m,
+    k if stored.a and not stored.b else whole(k),
+    n if stored.b else whole(n),
+  )
+  return product, sizes
+
+
+@pytest.mark.skipif(not compat.SWIZZLES_UNTILED, reason="jax 0.10 takes whole tiles")
+@pytest.mark.parametrize("transposes", STORED, ids=str)
+@pytest.mark.parametrize("config", IN_EIGHTS, ids=MatmulConfig.describe)
+def test_operands_of_any_number_of_rows_are_not_padded(config, transposes):
+  product, (m, k, n) = product_of_odd_rows(config, transposes, 713, 325, 459, num_ctas=132)
+  a, b = (k, m) if transposes[0] else (m, k), (n, k) if transposes[1] else (k, n)
+  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+    operands = (jax.ShapeDtypeStruct(x, jnp.bfloat16) for x in (a, b))
+    lowered = jax.jit(product).trace(*operands).lower(lowering_platforms=("cuda",)).as_text()
+  assert "mosaic_gpu" in lowered
+  assert "stablehlo.pad" not in lowered
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [(713, 325, 459), (70, 71, 66), (1000, 1001, 1111)], ids=str)
+@pytest.mark.parametrize("transposes", STORED, ids=str)
+@pytest.mark.parametrize("config", IN_EIGHTS, ids=MatmulConfig.describe)
+def test_operands_of_any_number_of_rows_are_read_where_they_lie(config, transposes, rows, rng):
+  product, (m, k, n) = product_of_odd_rows(config, transposes, *rows, num_ctas=132)
+  a, b = reference.exact_integer_operands(rng, m, k, n, "bfloat16")
+  out = jax.jit(product)(
+    jnp.asarray(a.T if transposes[0] else a), jnp.asarray(b.T if transposes[1] else b)
+  )
+  # the parts of a product that is split
+  np.testing.assert_array_equal(np.asarray(out, np.float64).sum(0), reference.matmul_exact(a, b))
+
+
 def test_a_batch_of_both_operands(hopper, rng):
   a, b = normal(rng, 3, 20, 40), normal(rng, 3, 40, 24)
   out = matmul(a, b, config=MatmulConfig(64, 32, 32, 2), implementation=hopper)

@@ -206,11 +206,8 @@ def test_the_gradient_of_x_is_one_kernel():
   assert gated_gradient_calls(512, 256, 768) == [2, 2, 2, 2, 4]
 
 
-def test_rows_that_are_padded_for_nothing_are_left_to_cublas():
-  # the weights' gradients of an odd number of rows, large enough not to be split
-  assert gated_gradient_calls(1111, 2048, 4096) == [2, 2, 4]
-  # an implementation that was asked for takes them padded
-  assert gated_gradient_calls(1111, 2048, 4096, implementation="mosaic_gpu") == [2, 2, 2, 2, 4]
+def test_an_odd_number_of_rows_has_the_same_kernels():
+  assert gated_gradient_calls(1111, 2048, 4096) == [2, 2, 2, 2, 4]
 
 
 def test_a_sum_is_planned_as_one_product_of_all_its_depth():
