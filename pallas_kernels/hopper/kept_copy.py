@@ -127,6 +127,22 @@ class KeptRing(StageRing):
     return stage
 
 
+def started_ring(num_stages: int, full: Any, empty: Any, *, kept: bool) -> StageRing:
+  """A ring of the references of its barriers, before all else.
+
+  Args:
+    num_stages: Of the ring.
+    full: Barriers, or where the ring is kept what `Arrivals.scratch` made.
+    empty: Barriers.
+    kept: Whether L2 is told to keep what is copied.
+  """
+  if not kept:
+    return StageRing(num_stages, full, empty)
+  arrivals = Arrivals(full, num_stages)
+  arrivals.start()
+  return KeptRing(num_stages, arrivals, empty)
+
+
 def _barrier(words: Any, stage: Any) -> Any:
   """The address of a stage's barrier."""
   i64 = ir.IntegerType.get_signless(64)

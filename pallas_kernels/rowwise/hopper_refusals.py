@@ -23,21 +23,26 @@ from pallas_kernels.rowwise.sizes import Sizes, count_refusal
 from pallas_kernels.rowwise.specs import RmsNorm
 from pallas_kernels.rowwise.transpose_blocks import TransposeBlocks
 
-# Rows stream through shared memory where they come from memory, not from L2. The gradient of
-# rms_norm on an H200, Hopper kernel and portable one, us: 7239 x 11008 119 and 171, 924 x 8192 16.8
-# and 18.8, but 1024 x 4096 10.9 and 9.8, 528 x 11008 16.4 and 15.3. Shorter rows were not measured
-# there. Codes and scales likewise: of silu(gate)·up 7239 x 12288 109 and 124, 7239 x 5000 45 and
-# 54, 1024 x 11008 17.2 and 19.4; of rows as they are 7239 x 12288 65 and 75, 7239 x 5000 28 and 32.
+# Rows stream through shared memory where they come from memory, not from L2. On an H200, Hopper
+# kernel and portable one, us, codes and scales of silu(gate)·up 7239 x 12288 109 and 124, 7239 x
+# 5000 45 and 54, 1024 x 11008 17.2 and 19.4; of rows as they are 7239 x 12288 65 and 75, 7239 x
+# 5000 28 and 32.
 _SHORTEST_STREAMED = 4096
 _FEWEST_STREAMED = 7
 _LEAST_STREAMED = 7_000_000
+# The gradient of rms_norm, behind the result: 7239 x 11008 119 and 171, 7239 x 16384 233 and 317,
+# 7239 x 5000 56 and 74, 528 x 11008 13.2 and 14.9, 1024 x 4096 9.2 and 10.0, 7239 x 2048 26 and 30,
+# but 65536 x 1024 138 and 115. By columns the fewest elements; of columns between 1024 and 2048, of
+# fewer elements and of fewer rows a core nothing was measured.
+_LEAST_OF_GRADIENT = {2048: 14_000_000, 4096: 4_000_000}
+_FEWEST_OF_GRADIENT = 4
 # rms_norm likewise: 7239 x 12288 86 and 98, 65536 x 11008 722 and 752, 1024 x 11008 11.6 and 12.9;
-# but 65536 x 5000 352 and 345, 65536 x 4096 267 and 265.
+# but 65536 x 4096 267 and 265. Rows that are no whole lines of 128 bytes are shifted there: 65536 x
+# 5000 331 and 350, 7239 x 5000 33.7 and 37.6.
 _SHORTEST_NORM = 8192
+_LINE_COLUMNS = 64
 # With a residual 65536 x 4096 518 and 524 (a stream of the same bytes 501), 7239 x 4096 57 and 58
-# (55). Other widths were not measured; whole lines of 128 bytes only, since neighbours that share
-# lines cost the Hopper kernel more than the other, as above.
-_SUMMED_COLUMNS = 64
+# (55), 7239 x 5000 70 and 78 (66).
 # Of what the kernels take.
 _ELEMENT_BYTES = 2
 # Where rows of a transposed matrix begin at multiples of so many bytes XLA's is as quick, as the
@@ -83,22 +88,35 @@ def of_rows(
   found = _norm_columns_refusal(request.spec, sizes) if isinstance(request.spec, RmsNorm) else None
   if found is not None:
     return found
-  return _few_refusal(dataclasses.replace(sizes, batch=1, rows=sizes.batch * sizes.rows), device)
+  sizes = dataclasses.replace(sizes, batch=1, rows=sizes.batch * sizes.rows)
+  return _few_refusal(
+    sizes, device, least={_SHORTEST_STREAMED: _LEAST_STREAMED}, rows=_FEWEST_STREAMED
+  )
 
 
-def _few_refusal(sizes: Sizes, device: TargetDevice) -> Refusal | None:
-  """Of rows that are not streamed unless the kernel is asked for by name."""
+def _few_refusal(
+  sizes: Sizes, device: TargetDevice, *, least: dict[int, int], rows: int
+) -> Refusal | None:
+  """Of rows that are not streamed unless the kernel is asked for by name.
+
+  Args:
+    sizes: Of one matrix.
+    device: Which it is for.
+    least: Columns from which on rows are streamed, and of how many elements.
+    rows: For each core, the fewest.
+  """
+  columns = max((one for one in least if one <= sizes.columns), default=min(least))
   few = (
-    sizes.columns < _SHORTEST_STREAMED
-    or sizes.rows < _FEWEST_STREAMED * cores_of(device)
-    or sizes.rows * sizes.columns < _LEAST_STREAMED
+    sizes.columns < columns
+    or sizes.rows < rows * cores_of(device)
+    or sizes.rows * sizes.columns < least[columns]
   )
   if not few:
     return None
   return Refusal(
     "option",
-    f"{sizes.rows} x {sizes.columns}: the kernel is preferred from {_SHORTEST_STREAMED} columns,"
-    f" {_FEWEST_STREAMED} rows for each core and {_LEAST_STREAMED} elements on; by name it runs",
+    f"{sizes.rows} x {sizes.columns}: the kernel is preferred from {columns} columns,"
+    f" {rows} rows for each core and {least[columns]} elements on; by name it runs",
   )
 
 
@@ -120,19 +138,13 @@ def _norm_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
 def _norm_columns_refusal(spec: RmsNorm, sizes: Sizes) -> Refusal | None:
   """Of rows that rms_norm's portable kernel is as fast with, unless the other is asked for."""
   if spec.sum_dtypes:
-    if sizes.columns % _SUMMED_COLUMNS == 0:
-      return None
-    return Refusal(
-      "option",
-      f"{sizes.columns} columns with a residual: the kernel is preferred for multiples of"
-      f" {_SUMMED_COLUMNS}; by name it runs",
-    )
-  if sizes.columns >= _SHORTEST_NORM:
+    return None
+  if sizes.columns >= _SHORTEST_NORM or sizes.columns % _LINE_COLUMNS:
     return None
   return Refusal(
     "option",
-    f"rows of fewer than {_SHORTEST_NORM} columns without a residual are as fast in the portable"
-    " kernel",
+    f"rows of fewer than {_SHORTEST_NORM} columns without a residual, a multiple of"
+    f" {_LINE_COLUMNS}, are as fast in the portable kernel",
   )
 
 
@@ -168,10 +180,13 @@ def of_rms_gradient(
   if not hopper_rms_gradient.stages(sizes.columns, shared_bytes=shared_bytes_of(device)):
     return Refusal(
       "option",
-      f"{sizes.columns} columns: the kernel takes a multiple of 64, and four rows of x and of d_y"
-      " have to fit in shared memory",
+      f"{sizes.columns} columns: the kernel takes a multiple of 8 from 64 to"
+      f" {hopper_rms_gradient.MOST_COLUMNS}, and two rows of x and of d_y for each group of"
+      " warpgroups have to fit in shared memory",
     )
-  return _few_refusal(sizes, device) if request.implementation is None else None
+  if request.implementation is not None:
+    return None
+  return _few_refusal(sizes, device, least=_LEAST_OF_GRADIENT, rows=_FEWEST_OF_GRADIENT)
 
 
 def of_transpose(

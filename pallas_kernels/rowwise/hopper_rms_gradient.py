@@ -1,25 +1,32 @@
 """The gradient of rms_norm on Hopper: long rows by TMA, read once (Pallas Mosaic GPU).
 
-A thread block for each core stays and takes every n-th row, n the number of blocks. Its memory
-warpgroup copies rows of x and d_y into a ring of stages in shared memory; each
-consumer warpgroup takes whole rows in its turn:
+A thread block for each core stays and takes every n-th row, n the number of blocks, the
+last rows first. Its memory warpgroup copies rows of x and d_y into a ring of stages in
+shared memory; groups of consumer warpgroups take whole rows in their turn:
 
-    Σ x² and Σ g·x    from shared memory, exchanged by its four warps
-    d_x, d_y·n        from shared memory again; d_x in the place of x, from where
-                      TMA stores it; d_y·n added up in registers
+    x, d_y             from shared memory into registers
+    Σ x² and Σ g·x     exchanged by the warps of the group
+    d_x, d_y·n         d_x in the place of x, from where TMA stores it; d_y·n added up in
+                       registers
 
 A thread has the same columns in every row, so that a sum of d_weight stays in its
-registers until the rows are through. `portable_rms_gradient.merge` adds the
-consumers' sums up, in an order that their number fixes.
+registers until the rows are through. Two groups' sums are added in the block, the first
+one's first; `portable_rms_gradient.merge` adds the blocks' up. Cores and sizes fix the
+order of all of them.
 
-Against the portable kernel, whose programs have x, d_y, the weights and the sums
-of a row in registers and no room for a row ahead: four rows are under way.
+Rows that are no whole lines are shifted, as those of `hopper_rows` are, and so are their
+gradients: copied and stored by whole lines all the same. A row is shared by two warpgroups
+where one has no registers for it; a block then has one sum, and half the time of a row
+before its first and behind its last.
+
+On an H200, with the result, us: 1024 x 12288 takes 37.4, where each warpgroup had rows and a
+sum of its own 40.4, with the first rows first 38.6; 7239 x 12288 takes 223, where L2 was not
+told to keep rows 228; 7239 x 5000 takes 95, in the portable kernel 113.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,81 +41,58 @@ from hw_profiles.capacity.warpgroups import (
   consumer_registers,
 )
 from pallas_kernels import sharding
+from pallas_kernels.hopper.kept_copy import BARRIER_BYTES, Arrivals, started_ring
 from pallas_kernels.hopper.ring import StageRing
-from pallas_kernels.hopper.tma import LARGEST_BOX
 from pallas_kernels.rowwise import inverse_rms, portable_rms_gradient, warpgroup_sums
 from pallas_kernels.rowwise.inverse_rms import InverseRms
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
-from pallas_kernels.rowwise.row_stream import COPIED_COLUMNS, OTHER_BYTES
-from pallas_kernels.rowwise.specs import wide
+from pallas_kernels.rowwise.row_groups import Share
+from pallas_kernels.rowwise.row_stream import (
+  COLUMNS_STEP,
+  COPIED_COLUMNS,
+  OTHER_BYTES,
+  VECTORS,
+  copies_of,
+  most_shift_of,
+)
 
 _CONSUMERS = 2
-# Columns that a thread computes at once: of more, x, d_y and the weights fill its registers
-# beside the sums.
-_CHUNKS = 4
+# Numbers of a row that a thread has, of which x, d_y and a sum each take a register, of 240: up to
+# here where a warpgroup has a row for itself, and where two share one.
+_MOST_NUMBERS = 48
+_LARGEST_SHARE = 64
+MOST_COLUMNS = _CONSUMERS * WARPGROUP_THREADS * _LARGEST_SHARE
 _MOST_STAGES = 8
+# Exchanged by the warps of a group: of a row two sums, and of one with any values three more.
+_EXCHANGED = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class Cut:
-  """A row as a matrix, which a TMA box holds.
-
-  Attributes:
-    rows: Of the matrix.
-    width: Its columns.
-    stored: Its rows in shared memory: equal chunks of whole loads of each thread.
-      Those beyond `rows` are zeros, which no copy touches: a box that hangs over
-      would have the next row in them.
-  """
-
-  rows: int
-  width: int
-  stored: int
-
-  @property
-  def chunk(self) -> tuple[int, int]:
-    """What is computed at once."""
-    return self.stored // _CHUNKS, self.width
-
-  @property
-  def vector(self) -> int:
-    """Columns of a thread's load."""
-    return 4 if math.prod(self.chunk) % (4 * WARPGROUP_THREADS) == 0 else 2
-
-  @property
-  def columns(self) -> int:
-    """In shared memory."""
-    return self.stored * self.width
-
-
-def cut_of(columns: int) -> Cut | None:
-  """The matrix with the fewest zeros; None: there is none, as for no columns."""
-  if columns == 0 or columns % COPIED_COLUMNS:
+def share_of(columns: int, *, interpreted: bool = False) -> Share | None:
+  """The pieces with the fewest zeros beyond the row's end; None: the kernel takes no such row."""
+  if not COPIED_COLUMNS <= columns <= MOST_COLUMNS or columns % COLUMNS_STEP:
     return None
-  found = []
-  for width in (64, 128, 256):
-    rows, rest = divmod(columns, width)
-    step = max(2 * WARPGROUP_THREADS // width, 1) * _CHUNKS
-    stored = -(-rows // step) * step
-    if not rest and stored <= LARGEST_BOX:
-      found.append(Cut(rows, width, stored))
-  return min(found, key=lambda one: (one.columns, -one.width), default=None)
+  members = 1 if columns <= WARPGROUP_THREADS * _MOST_NUMBERS else _CONSUMERS
+  # others are whole lines
+  most_shift = most_shift_of(columns) if columns % COPIED_COLUMNS else 0
+  found = [Share(columns, members, one, interpreted, most_shift, fixed=True) for one in VECTORS]
+  return min(found, key=lambda one: (one.stored, -one.vector))
 
 
 def stages(columns: int, *, shared_bytes: int) -> int:
   """Stages of 16-bit rows of x and d_y that fit beside the weights; 0: too few, or no such row.
 
-  A multiple of the consumers, each of which thus has stages of its own, and two
+  A multiple of the groups, each of which thus has stages of its own, and two
   for each: in one it has a row, from the other the row before is being stored
   until the next one comes.
   """
-  cut = cut_of(columns)
-  if cut is None:
+  share = share_of(columns)
+  if share is None:
     return 0
-  row = 2 * cut.columns
-  room = (shared_bytes - OTHER_BYTES - row) // (2 * row)
-  found = min(room, _MOST_STAGES) // _CONSUMERS * _CONSUMERS
-  return found if found >= 2 * _CONSUMERS else 0
+  groups = _CONSUMERS // share.members
+  sums = 4 * share.stored if groups > 1 else 0
+  room = shared_bytes - OTHER_BYTES - BARRIER_BYTES - 2 * share.stored - sums
+  found = min(room // (4 * share.room), _MOST_STAGES) // groups * groups
+  return found if found >= 2 * groups else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,20 +102,69 @@ class _Kernel:
   Attributes:
     spec: What it computes.
     rows: Of x.
-    columns: Of x.
-    cut: Each row's.
+    share: How a group of warpgroups shares a row.
     programs: Thread blocks.
     stages: Of the ring.
-    interpreted: Whether an interpreter runs it.
   """
 
   spec: RmsNormGradient
   rows: int
-  columns: int
-  cut: Cut
+  share: Share
   programs: int
   stages: int
-  interpreted: bool
+
+  @property
+  def groups(self) -> int:
+    """Of a thread block, two at most."""
+    return _CONSUMERS // self.share.members
+
+  @property
+  def kept(self) -> bool:
+    """Whether L2 is told to keep the rows that come in; an interpreter has none.
+
+    They are not read again, but results leave the sooner: see `hopper_rms_norm`.
+    """
+    return not self.share.interpreted
+
+  @property
+  def weight_copies(self) -> list[tuple[int, int]]:
+    """First columns and sizes of the copies of the weights."""
+    columns = self.share.columns
+    return [(0, columns)] if self.share.interpreted else copies_of(columns)
+
+  @property
+  def starts(self) -> list[int]:
+    """First columns of the first member's pieces, which are neighbours."""
+    return [i * self.share.piece for i in range(self.share.pieces)]
+
+  @property
+  def width(self) -> int:
+    """Columns of a member's pieces."""
+    return self.share.pieces * self.share.piece
+
+  def scratch(self, x: Any, d_out: Any, weight: Any) -> tuple[Any, ...]:
+    """Of `body`, of matrices of these dtypes."""
+    share = self.share
+    row = (self.stages, share.room)
+    full, empty = StageRing.barriers(num_stages=self.stages, copies=2, consumers=share.members)
+    sums = [plgpu.SMEM((share.stored,), jnp.float32), plgpu.Barrier()]
+    meet = plgpu.Barrier(num_barriers=self.groups, num_arrivals=share.members)
+    return (
+      plgpu.SMEM(row, x),
+      plgpu.SMEM(row, d_out),
+      plgpu.SMEM((share.stored,), weight),
+      plgpu.SMEM((self.groups, 2, _EXCHANGED, share.warps), jnp.float32),
+      plgpu.Barrier(num_arrivals=len(self.weight_copies)),
+      Arrivals.scratch(self.stages) if self.kept else full,
+      empty,
+      *(sums if self.groups > 1 else []),
+      *([meet] if share.interpreted else []),
+    )
+
+  def row(self, step: Any) -> Any:
+    """The number of a block's row, the last ones first: L2 may have those, which the result's
+    kernel read last and what made d_y wrote last."""
+    return self.rows - 1 - (lax.axis_index("program") + step * self.programs)
 
   def body(
     self,
@@ -147,25 +180,40 @@ class _Kernel:
     weights_full: Any,
     full: Any,
     empty: Any,
+    *others: Any,
   ) -> None:
     """What every warpgroup of every thread block runs."""
+    share, groups = self.share, self.groups
+    sums, meet = others[: 2 * (groups > 1)], others[2 * (groups > 1) :]
     program = lax.axis_index("program")
-    ring = StageRing(self.stages, full, empty)
+    ring = started_ring(self.stages, full, empty, kept=self.kept)
     steps = lax.div(self.rows - program + self.programs - 1, jnp.int32(self.programs))
-    there = pl.ds(0, self.cut.rows)
     warpgroup = lax.axis_index("warpgroup")
 
     @pl.when(warpgroup == _CONSUMERS)
     def _memory() -> None:
       plgpu.set_max_registers(FEWEST_REGISTERS, action="decrease")
-      plgpu.copy_gmem_to_smem(weight, weights.at[there], weights_full)
+      if share.stored > share.columns:
+        beyond = weights.at[pl.ds(share.columns, share.stored - share.columns)]
+        warpgroup_sums.clear(beyond, interpreted=share.interpreted)
+        plgpu.commit_smem()
+      for start, size in self.weight_copies:
+        _copy(weight.at[pl.ds(start, size)], weights.at[pl.ds(start, size)], weights_full)
 
       def one(step: Any, _: None) -> None:
-        row = program + step * self.programs
+        row = self.row(step)
+        shift = share.shift(row)
 
         def copy(stage: Any, arrived: Any) -> None:
-          plgpu.copy_gmem_to_smem(x.at[row], x_rows.at[stage, there], arrived)
-          plgpu.copy_gmem_to_smem(d_out.at[row], d_rows.at[stage, there], arrived)
+          parts = [
+            (matrix.at[row], rows.at[stage, pl.ds(shift, share.columns)])
+            for matrix, rows in ((x, x_rows), (d_out, d_rows))
+          ]
+          if self.kept:
+            arrived.copy(parts, stage)
+            return
+          for part, there in parts:
+            _copy(part, there, arrived)
 
         ring.fill(step, copy)
 
@@ -176,86 +224,117 @@ class _Kernel:
     def _consumer() -> None:
       registers = consumer_registers(_CONSUMERS, producer=FEWEST_REGISTERS)
       plgpu.set_max_registers(registers, action="increase")
-      # every one does the weights': the same zeros
-      self._clear(weights)
-      for stage in range(self.stages // _CONSUMERS):
-        for rows in (x_rows, d_rows):
-          self._clear(rows.at[stage * _CONSUMERS + warpgroup])
-      plgpu.commit_smem()
       plgpu.barrier_wait(weights_full)
-      turns = lax.div(steps - warpgroup + _CONSUMERS - 1, jnp.int32(_CONSUMERS))
+      members = jnp.int32(share.members)
+      group, member = lax.div(warpgroup, members), lax.rem(warpgroup, members)
+      turns = lax.div(steps - group + groups - 1, jnp.int32(groups))
+      starts = [member * self.width + start for start in self.starts]
 
       def one(turn: Any, totals: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        step = turn * _CONSUMERS + warpgroup
+        step = turn * groups + group
         stage = ring.wait(step)
+        number = self.row(step)
+        shift = share.shift(number)
         row = _Row(
-          self, x_rows.at[stage], d_rows.at[stage], weights,
-          exchange.at[warpgroup, lax.rem(turn, jnp.int32(2))],
+          self.spec, share, x_rows.at[stage], d_rows.at[stage], weights, starts, shift, member,
+          exchange.at[group, lax.rem(turn, jnp.int32(2))], meet[0].at[group] if meet else None,
         )  # fmt: skip
-        numbers = row.numbers()
+        found = row.numbers()
 
         @pl.when(turn > 0)
         def _the_row_before_has_left() -> None:
           plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-          ring.release(step - _CONSUMERS)
+          ring.release(step - groups)
 
-        totals = row.store(totals, *numbers)
+        totals = row.store(totals, *found)
         plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(x_rows.at[stage, there], d_x.at[program + step * self.programs])
-        # where a row had no finite 1/rms they are NaN
-        self._clear(x_rows.at[stage])
+        self._send(x_rows.at[stage], d_x.at[number], member, shift)
         return totals
 
-      zeros = warpgroup_sums.zeros(self.cut.chunk, self.cut.vector, interpreted=self.interpreted)
-      totals = lax.fori_loop(jnp.int32(0), turns, one, (zeros,) * _CHUNKS)
+      zeros = (share.zeros(),) * share.pieces
+      totals = lax.fori_loop(jnp.int32(0), turns, one, zeros)
       plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-      pl.when(turns > 0)(lambda: ring.release((turns - 1) * _CONSUMERS + warpgroup))
-      height = self.cut.chunk[0]
-      for i, total in enumerate(totals):
-        partial[program * _CONSUMERS + warpgroup, pl.ds(i * height, height)] = total
+      pl.when(turns > 0)(lambda: ring.release((turns - 1) * groups + group))
+      self._store_sums(partial.at[program], list(zip(starts, totals, strict=True)), group, sums)
 
-  def _clear(self, row: Any) -> None:
-    """Zeros beyond the row's end."""
-    cut = self.cut
-    if cut.stored > cut.rows:
-      at = row.at[pl.ds(cut.rows, cut.stored - cut.rows)]
-      warpgroup_sums.clear(at, interpreted=self.interpreted)
+  def _send(self, there: Any, row: Any, member: Any, shift: Any) -> None:
+    """A member's columns of a row of d_x from shared memory to global memory."""
+    last = self.share.members - 1
+    rest = self.share.columns - last * self.width
+    assert rest > 0
+
+    def send(start: Any, size: int) -> None:
+      plgpu.copy_smem_to_gmem(there.at[pl.ds(start + shift, size)], row.at[pl.ds(start, size)])
+
+    if last == 0 or rest == self.width:
+      send(member * self.width, rest)
+      return
+    pl.when(member < last)(lambda: send(member * self.width, self.width))
+    pl.when(member == last)(lambda: send(last * self.width, rest))
+
+  def _store_sums(
+    self, partial: Any, totals: list[tuple[Any, jax.Array]], group: Any, sums: tuple[Any, ...]
+  ) -> None:
+    """The block's sum of d_y·n, of a member's pieces that begin at these columns."""
+    share = self.share
+
+    def store(start: Any, total: jax.Array) -> None:
+      partial[pl.ds(start, share.piece)] = total
+
+    if not sums:
+      for start, total in totals:
+        store(start, total)
+      return
+    second, there = sums
+
+    @pl.when(group > 0)
+    def _give() -> None:
+      for start, total in totals:
+        share.store_shared(total, second, start)
+      plgpu.barrier_arrive(there)
+
+    @pl.when(group == 0)
+    def _add() -> None:
+      plgpu.barrier_wait(there)
+      for start, total in totals:
+        store(start, total + share.load(second, start))
 
 
-@dataclasses.dataclass(frozen=True)
+def _copy(part: Any, there: Any, arrived: Any) -> None:
+  plgpu.copy_gmem_to_smem(part, there, arrived, oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS)
+
+
 class _Row:
-  """A row in shared memory, and what a warpgroup does with it."""
+  """A row, and what a member of a group does with it."""
 
-  kernel: _Kernel
-  x: Any
-  d_out: Any
-  weights: Any
-  exchange: Any
-
-  def _load(self, ref: Any, chunk: int) -> jax.Array:
-    height = self.kernel.cut.chunk[0]
-    at = ref.at[pl.ds(chunk * height, height)]
-    cut = self.kernel.cut
-    return wide(warpgroup_sums.load(at, cut.chunk, cut.vector, interpreted=self.kernel.interpreted))
-
-  def _g(self, chunk: int) -> jax.Array:
-    return self.kernel.spec.scaled(self._load(self.d_out, chunk), self._load(self.weights, chunk))
-
-  def _reduced(
-    self, slot: int, terms: Callable[[int], tuple[jax.Array, ...]], *, largest: bool = False
-  ) -> tuple[jax.Array, ...]:
-    """Sums, or maxima, over the row of what a chunk has."""
-    combine = jnp.maximum if largest else jnp.add
-    found = terms(0)
-    for chunk in range(1, _CHUNKS):
-      found = tuple(map(combine, found, terms(chunk)))
-    return warpgroup_sums.reduced(
-      found,
-      self.exchange.at[pl.ds(slot, len(found))],
-      vector_size=self.kernel.cut.vector,
-      largest=largest,
-      interpreted=self.kernel.interpreted,
+  def __init__(
+    self,
+    spec: RmsNormGradient,
+    share: Share,
+    x: Any,
+    d_out: Any,
+    weights: Any,
+    starts: list[Any],
+    shift: Any,
+    member: Any,
+    exchange: Any,
+    meet: Any,
+  ) -> None:
+    self.spec, self.share, self.weights, self.starts = spec, share, weights, starts
+    self.member, self.exchange, self.meet = member, exchange, meet
+    self.x_row, self.shift = x, shift
+    self.x, self.d_out = (
+      [share.of_row(share.load(row, start + shift), start) for start in starts]
+      for row in (x, d_out)
     )
+
+  def _g(self, piece: int) -> jax.Array:
+    """Computed where it is needed: registers for it would be spilled, and arithmetic is free."""
+    weight = self.share.load(self.weights, self.starts[piece])
+    return self.spec.scaled(self.d_out[piece], weight)
+
+  def _every_g(self) -> list[jax.Array]:
+    return [self._g(piece) for piece in range(self.share.pieces)]
 
   def numbers(self) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Power and factor of 1/rms, mean(g·n).
@@ -264,13 +343,8 @@ class _Row:
     squares, or the sum of products, say that terms may have overflowed or
     vanished, the row is gone through again with a power of two.
     """
-    spec, columns = self.kernel.spec, self.kernel.columns
-
-    def terms(chunk: int) -> tuple[jax.Array, ...]:
-      x = self._load(self.x, chunk)
-      return x * x, self._g(chunk) * x
-
-    square, product = self._reduced(0, terms)
+    spec, columns = self.spec, self.share.columns
+    square, product = self._sums(0, (self.x, self.x), (self._every_g(), self.x))
     magnitude = jnp.maximum(product, -product)
     plain = inverse_rms.is_plain(square, eps=spec.eps) & inverse_rms.is_plain(magnitude, eps=0.0)
 
@@ -282,41 +356,35 @@ class _Row:
 
   def _numbers_of_any(self) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`numbers` of a row with any values."""
-    spec, columns = self.kernel.spec, self.kernel.columns
-
-    def magnitudes(chunk: int) -> tuple[jax.Array]:
-      return (jnp.abs(self._load(self.x, chunk)),)
-
-    (largest,) = self._reduced(2, magnitudes, largest=True)
+    spec, columns = self.spec, self.share.columns
+    largest = self.share.largest(self.x, self.member, self.exchange.at[2], self.meet)
     power = inverse_rms.coarse_power(jnp.maximum(largest, math.sqrt(spec.eps)))
-
-    def squares(chunk: int) -> tuple[jax.Array]:
-      scaled = self._load(self.x, chunk) * power
-      return (scaled * scaled,)
-
-    (square,) = self._reduced(3, squares)
+    scaled = [x * power for x in self.x]
+    (square,) = self._sums(3, (scaled, scaled))
     inverse = InverseRms(power, lax.rsqrt(square * (1.0 / columns) + (power * spec.eps) * power))
-
-    def products(chunk: int) -> tuple[jax.Array]:
-      return (self._g(chunk) * inverse.normalise(self._load(self.x, chunk)),)
-
-    (product,) = self._reduced(4, products)
+    normalised = [inverse.normalise(x) for x in self.x]
+    (product,) = self._sums(4, (self._every_g(), normalised))
     return power, inverse.factor, product * (1.0 / columns)
+
+  def _sums(
+    self, slot: int, *pairs: tuple[list[jax.Array], list[jax.Array]]
+  ) -> tuple[jax.Array, ...]:
+    """Σ a·b over the row of each pair; `slot` is where the first one's are exchanged."""
+    exchanged = self.exchange.at[pl.ds(slot, len(pairs))]
+    return self.share.products(pairs, self.member, exchanged, self.meet)
 
   def store(
     self, totals: tuple[jax.Array, ...], power: jax.Array, factor: jax.Array, mean: jax.Array
   ) -> tuple[jax.Array, ...]:
     """d_x in the place of x; the totals with d_y·n."""
-    kernel, inverse = self.kernel, InverseRms(power, factor)
-    height = kernel.cut.chunk[0]
+    share, inverse = self.share, InverseRms(power, factor)
     found = []
-    for chunk, total in enumerate(totals):
-      d_out = self._load(self.d_out, chunk)
-      normalised = inverse.normalise(self._load(self.x, chunk))
-      d_x = kernel.spec.d_x(self._g(chunk), normalised, mean, inverse, None)
-      self.x[pl.ds(chunk * height, height)] = d_x
-      total = total + d_out * normalised
-      found.append(warpgroup_sums.here(total, kernel.cut.vector, interpreted=kernel.interpreted))
+    for piece, total in enumerate(totals):
+      normalised = inverse.normalise(self.x[piece])
+      d_x = self.spec.d_x(self._g(piece), normalised, mean, inverse, None)
+      share.store_shared(d_x, self.x_row, self.starts[piece] + self.shift)
+      total = total + self.d_out[piece] * normalised
+      found.append(warpgroup_sums.here(total, share.vector, interpreted=share.interpreted))
     return tuple(found)
 
 
@@ -346,27 +414,18 @@ def run(
     d_x [1, rows, columns], and d_weight [1, 1, columns].
   """
   _, rows, columns = x.shape
-  cut = cut_of(columns)
-  assert cut is not None
   interpreted = interpret is not None
+  share = share_of(columns, interpreted=interpreted)
+  assert share is not None
   num_stages = stages(columns, shared_bytes=shared_bytes)
-  kernel = _Kernel(spec, rows, columns, cut, min(rows, cores), num_stages, interpreted)
-  box = (cut.stored, cut.width)
-  matrix = (rows, cut.rows, cut.width)
+  kernel = _Kernel(spec, rows, share, min(rows, cores), num_stages)
   d_x, partial = plgpu.kernel(
     kernel.body,
     out_type=(
-      sharding.out_struct(matrix, spec.dtype, x),
-      sharding.out_struct((kernel.programs * _CONSUMERS, *box), jnp.dtype(jnp.float32), x),
+      sharding.out_struct((rows, columns), spec.dtype, x),
+      sharding.out_struct((kernel.programs, share.stored), jnp.dtype(jnp.float32), x),
     ),
-    scratch_types=(
-      plgpu.SMEM((num_stages, *box), x.dtype),
-      plgpu.SMEM((num_stages, *box), d_out.dtype),
-      plgpu.SMEM(box, weight.dtype),
-      plgpu.SMEM((_CONSUMERS, 2, 5, 4), jnp.float32),
-      plgpu.Barrier(),
-      *StageRing.barriers(num_stages=num_stages, copies=2, consumers=1),
-    ),
+    scratch_types=kernel.scratch(x.dtype, d_out.dtype, weight.dtype),
     grid=(kernel.programs,),
     grid_names=("program",),
     num_threads=_CONSUMERS + 1,
@@ -378,7 +437,7 @@ def run(
       reduction_scratch_bytes=0,
     ),
     interpret=interpret,
-  )(x.reshape(matrix), d_out.reshape(matrix), weight.reshape(matrix[1:]))
+  )(x.reshape(rows, columns), d_out.reshape(rows, columns), weight.reshape(columns))
   merge = functools.partial(portable_rms_gradient.merge, cores=cores, interpret=interpreted)
-  d_weight = merge(partial.reshape(1, -1, cut.columns), spec.weight_dtype, columns=columns)
+  d_weight = merge(partial[None], spec.weight_dtype, columns=columns)
   return d_x.reshape(x.shape), d_weight

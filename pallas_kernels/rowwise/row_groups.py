@@ -21,16 +21,21 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles.capacity.warpgroups import WARPGROUP_THREADS
 from pallas_kernels.compat import arith, ir, llvm, memref, nvvm, vector
-from pallas_kernels.rowwise.warpgroup_sums import LANES, WARPS, thread_of
+from pallas_kernels.rowwise.warpgroup_sums import LANES, WARPS, thread_of, zeros
 
 # Of 8-bit results a line of 128 bytes, of 16-bit ones and of rows that come in two.
 LINE_COLUMNS = 128
+# Of a thread, to shared memory.
+_LARGEST_ACCESS_BYTES = 16
 # Of the hardware's 16 barriers 0 is the block's, and 1 to 8 are its warpgroups', 8 at most.
 _FIRST_BARRIER = 9
 # The larger of a number and |x|; of a NaN the number.
 _LARGER_MAGNITUDE = "{ .reg .f32 a; abs.f32 a, $2; max.f32 $0, $1, a; }"
 _PLUS_SQUARE = "fma.rn.f32 $0, $2, $2, $1;"
+_PLUS_PRODUCT = "fma.rn.f32 $0, $2, $3, $1;"
 _SUM = "add.rn.f32 $0, $1, $2;"
+
+Pair = tuple[Sequence[jax.Array], Sequence[jax.Array]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Share:
     interpreted: Whether an interpreter runs it.
     most_shift: Columns that lie before a row in its shared memory, at most. Where that is
       not 0, `shift` says how many, and they and those behind the row hold anything.
+    fixed: Whether a thread has the same columns of every row, however the row is shifted:
+      the order of a sum is then that of the columns. Else pieces begin where lines do.
   """
 
   columns: int
@@ -51,6 +58,7 @@ class Share:
   vector: int
   interpreted: bool = False
   most_shift: int = 0
+  fixed: bool = False
 
   @property
   def piece(self) -> int:
@@ -60,12 +68,21 @@ class Share:
   @property
   def pieces(self) -> int:
     """Of each member; the last of some may lie beyond the end of the row."""
-    return -(-(self.most_shift + self.columns) // (self.members * self.piece))
+    before = 0 if self.fixed else self.most_shift
+    return -(-(before + self.columns) // (self.members * self.piece))
 
   @property
   def stored(self) -> int:
     """Columns of all pieces of all members."""
     return self.pieces * self.members * self.piece
+
+  @property
+  def room(self) -> int:
+    """Columns that a row has in shared memory: whole lines, or those behind were shifted, too.
+
+    Of 7239 x 5000 the gradient of rms_norm takes an H200 53 us so, with 8 columns less 57.
+    """
+    return self.stored + (LINE_COLUMNS if self.fixed and self.most_shift else 0)
 
   @property
   def warps(self) -> int:
@@ -93,9 +110,18 @@ class Share:
     return lax.rem(lax.rem(row, line) * (self.columns % LINE_COLUMNS), line)
 
   def inside(self, pieces: Sequence[jax.Array], member: Any, shift: Any) -> list[jax.Array]:
-    """A member's pieces of a row, float32, 0 where memory goes beyond a row that is shifted."""
+    """A member's pieces of a row, float32, 0 where memory goes beyond a row that is shifted.
+
+    Args:
+      pieces: As `starts` has them.
+      member: Which.
+      shift: `shift` of a row whose pieces begin where lines do.
+    """
     if not self.most_shift:
       return list(pieces)
+    if self.fixed:
+      starts = self.starts(member)
+      return [self.of_row(x, start) for x, start in zip(pieces, starts, strict=True)]
     across = self.members * self.piece
     return [
       self._within(x, start, shift)
@@ -141,43 +167,80 @@ class Share:
     end = mgpu_utils.c(self.columns, i32)
     return column, arith.cmpi(arith.CmpIPredicate.ult, column, end)
 
+  def zeros(self) -> jax.Array:
+    """A piece of float32 zeros that a loop can carry."""
+    return zeros((self.piece,), self.vector, interpreted=self.interpreted)
+
+  def of_row(self, block: jax.Array, start: Any) -> jax.Array:
+    """A piece that begins at a column of a row, 0 beyond the row's end."""
+    return block if self.columns == self.stored else self._within(block, start, 0)
+
   def load(self, row: Any, start: Any) -> jax.Array:
     """A piece of a row in shared memory, as float32."""
     at = row.at[pl.ds(start, self.piece)]
     if self.interpreted:
       return at[...].astype(jnp.float32)
-    if row.dtype != jnp.bfloat16:
-      return plgpu.load(at, layout=self._block).astype(jnp.float32)
+    narrow = jnp.dtype(row.dtype)
+    kept = jnp.dtype(jnp.float32) if narrow == jnp.bfloat16 else narrow
 
     @plgpu.inline_mgpu(
       arg_types=(plgpu.RefType(),),
-      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self._block),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), kept, layout=self._block),
     )
-    def widened(_: Any, shared: Any) -> Any:
-      i32, index = ir.IntegerType.get_signless(32), ir.IndexType.get()
-      first = arith.muli(thread_of(WARPGROUP_THREADS), mgpu_utils.c(self.vector, i32))
-      pairs = vector.load(
-        ir.VectorType.get((self.vector,), ir.BF16Type.get()),
-        shared,
-        [arith.index_castui(index, first)],
+    def loaded(_: Any, shared: Any) -> Any:
+      i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
+      element = ir.MemRefType(shared.type).element_type
+      size = self.vector * narrow.itemsize
+      # LLVM does not see how a row that is shifted is aligned, and would load 2 bytes at once
+      words = llvm.load(
+        ir.VectorType.get((size // 4,), i32),
+        self._place(shared),
+        alignment=min(size, _LARGEST_ACCESS_BYTES),
       )
-      pairs = vector.bitcast(ir.VectorType.get((self.vector // 2,), i32), pairs)
-      # the upper half in one instruction; a conversion of its own takes two
-      elements = []
-      for i in range(self.vector // 2):
-        pair = vector.extract(pairs, dynamic_position=[], static_position=[i])
-        halves = (
-          arith.shli(pair, mgpu_utils.c(16, i32)),
-          arith.andi(pair, mgpu_utils.c(-(1 << 16), i32)),
-        )
-        elements += [arith.bitcast(ir.F32Type.get(), half) for half in halves]
-      register = vector.from_elements(ir.VectorType.get((self.vector,), ir.F32Type.get()), elements)
+      if kept == narrow:
+        register = vector.bitcast(ir.VectorType.get((self.vector,), element), words)
+      else:
+        # the upper half in one instruction; a conversion of its own takes two
+        elements = []
+        for i in range(self.vector // 2):
+          pair = vector.extract(words, dynamic_position=[], static_position=[i])
+          halves = (
+            arith.shli(pair, mgpu_utils.c(16, i32)),
+            arith.andi(pair, mgpu_utils.c(-(1 << 16), i32)),
+          )
+          elements += [arith.bitcast(f32, half) for half in halves]
+        register = vector.from_elements(ir.VectorType.get((self.vector,), f32), elements)
       layout = mgpu.WGStridedFragLayout((self.piece,), self.vector)
       return mgpu.FragmentedArray(
         _registers=np.array([register], dtype=object), _layout=layout, _is_signed=None
       )
 
-    return widened(at)
+    return loaded(at).astype(jnp.float32)
+
+  def store_shared(self, block: jax.Array, row: Any, start: Any) -> None:
+    """A piece of numbers of 16 or 32 bits to shared memory, all of it."""
+    at = row.at[pl.ds(start, self.piece)]
+    if self.interpreted:
+      at[...] = block
+      return
+
+    @plgpu.inline_mgpu(arg_types=(self._block, plgpu.RefType()))
+    def put(_: Any, block: Any, shared: Any) -> None:
+      (register,) = block.registers.flat
+      i32 = ir.IntegerType.get_signless(32)
+      size = self.vector * mgpu_utils.bitwidth(block.mlir_dtype) // 8
+      words = mgpu_utils.bitcast(register, ir.VectorType.get((size // 4,), i32))
+      llvm.store(words, self._place(shared), alignment=min(size, _LARGEST_ACCESS_BYTES))
+
+    put(block, at)
+
+  def _place(self, shared: Any) -> Any:
+    """The address of a thread's vector of a piece."""
+    i32 = ir.IntegerType.get_signless(32)
+    first = arith.muli(thread_of(WARPGROUP_THREADS), mgpu_utils.c(self.vector, i32))
+    element = ir.MemRefType(shared.type).element_type
+    bits = ir.IntegerType.get_signless(mgpu_utils.bitwidth(element))
+    return mgpu_utils.getelementptr(mgpu_utils.memref_ptr(shared), [first], bits)
 
   def store(self, block: jax.Array, row: Any, start: Any, shift: Any = 0) -> None:
     """A piece of a row of 8-bit or 16-bit results in global memory, as far as the row goes.
@@ -269,12 +332,76 @@ class Share:
 
     return self._exchanged(pieces, scratch, _PLUS_SQUARE, _SUM, of_a_warp)
 
+  def products(
+    self, pairs: Sequence[Pair], member: Any, scratch: Any, meet: Any = None
+  ) -> tuple[jax.Array, ...]:
+    """Σ a·b over the row of each pair, in an order that its columns fix, the same in every thread.
+
+    Args:
+      pairs: Pieces of a, and as many of b.
+      member: As of `largest_magnitude`.
+      scratch: Shared memory [pairs, warps] of the group; else likewise.
+      meet: Likewise.
+    """
+    if self.interpreted:
+      for slot, (a, b) in enumerate(pairs):
+        scratch[slot, member] = jnp.sum(
+          functools.reduce(jnp.add, [x * y for x, y in zip(a, b, strict=True)])
+        )
+      self._interpreted_meet(meet)
+      return tuple(
+        functools.reduce(jnp.add, [scratch[slot, i] for i in range(self.members)])
+        for slot in range(len(pairs))
+      )
+
+    @plgpu.inline_mgpu(
+      arg_types=(*(self._block for pair in pairs for side in pair for _ in side), plgpu.RefType()),
+      return_type=tuple(
+        plgpu.ShapeDtypeStruct((), jnp.float32, layout=self._number) for _ in pairs
+      ),
+    )
+    def exchange(_: Any, *arguments: Any) -> Any:
+      *blocks, shared = arguments
+      i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()
+      registers = iter([x.registers.flat[0] for x in blocks])
+      mine = []
+      for a, b in pairs:
+        sides = [next(registers) for _ in a], [next(registers) for _ in b]
+        mine.append(_of_a_thread(list(zip(*sides, strict=True)), _PLUS_PRODUCT, _SUM))
+      distance = LANES // 2
+      while distance:
+        mine = [arith.addf(x, mgpu_utils.shfl_bfly(x, distance)) for x in mine]
+        distance //= 2
+      warp = arith.index_castui(
+        index, arith.divui(thread_of(self.warps * LANES), mgpu_utils.c(LANES, i32))
+      )
+      for slot, x in enumerate(mine):
+        # every lane of a warp has the same number
+        memref.store(x, shared, [mgpu_utils.c(slot, index), warp])
+      self._meet()
+      four = ir.VectorType.get((WARPS,), f32)
+      found = []
+      for slot in range(len(pairs)):
+        parts = [
+          vector.load(four, shared, [mgpu_utils.c(slot, index), mgpu_utils.c(i * WARPS, index)])
+          for i in range(self.members)
+        ]
+        number = _of_a_thread([(x,) for x in parts], _SUM, _SUM)
+        found.append(mgpu.FragmentedArray.splat(number, (), mgpu.WGSplatFragLayout(())))
+      return tuple(found)
+
+    return exchange(*(x for pair in pairs for side in pair for x in side), scratch)
+
   def _interpreted(self, found: jax.Array, member: Any, scratch: Any, meet: Any) -> list[jax.Array]:
     """What each member found."""
     scratch[member] = found
+    self._interpreted_meet(meet)
+    return [scratch[i] for i in range(self.members)]
+
+  @staticmethod
+  def _interpreted_meet(meet: Any) -> None:
     plgpu.barrier_arrive(meet)
     plgpu.barrier_wait(meet)
-    return [scratch[i] for i in range(self.members)]
 
   def _exchanged(
     self,
@@ -301,7 +428,7 @@ class Share:
     def exchange(_: Any, *arguments: Any) -> Any:
       *blocks, shared = arguments
       i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()
-      mine = of_a_warp(_of_a_thread([x.registers.flat[0] for x in blocks], take, combine))
+      mine = of_a_warp(_of_a_thread([(x.registers.flat[0],) for x in blocks], take, combine))
       warp = arith.divui(thread_of(self.warps * LANES), mgpu_utils.c(LANES, i32))
       # every lane of a warp has the same number
       memref.store(mine, shared, [arith.index_castui(index, warp)])
@@ -310,7 +437,7 @@ class Share:
       parts = [
         vector.load(four, shared, [mgpu_utils.c(i * WARPS, index)]) for i in range(self.members)
       ]
-      found = _of_a_thread(parts, combine, combine)
+      found = _of_a_thread([(x,) for x in parts], combine, combine)
       return mgpu.FragmentedArray.splat(found, (), mgpu.WGSplatFragLayout(()))
 
     return exchange(*pieces, scratch)
@@ -327,21 +454,27 @@ class Share:
     nvvm.barrier(barrier_id=barrier, number_of_threads=mgpu_utils.c(threads, i32))
 
 
-def _of_a_thread(registers: Sequence[Any], take: str, combine: str) -> Any:
-  """What instructions make of registers of float32 vectors, which have one size, beginning at 0."""
-  (size,) = ir.VectorType(registers[0].type).shape
+def _of_a_thread(terms: Sequence[tuple[Any, ...]], take: str, combine: str) -> Any:
+  """What instructions make of float32 vectors of one size, beginning at 0.
+
+  Args:
+    terms: For each place a number for each operand of `take` from $2 on, as vectors.
+    take: Of what was found of others, $1, and a term.
+    combine: Of two findings.
+  """
+  (size,) = ir.VectorType(terms[0][0].type).shape
   f32 = ir.F32Type.get()
 
-  def made(text: str, found: Any, x: Any) -> Any:
-    return llvm.inline_asm(f32, [found, x], text, "=f,f,f")
+  def made(text: str, *operands: Any) -> Any:
+    return llvm.inline_asm(f32, operands, text, "=f" + ",f" * len(operands))
+
+  def element(register: Any, place: int) -> Any:
+    return vector.extract(register, dynamic_position=[], static_position=[place])
 
   # a chain for each place of a vector
   found = [mgpu_utils.c(0.0, f32)] * size
-  for register in registers:
-    elements = [
-      vector.extract(register, dynamic_position=[], static_position=[i]) for i in range(size)
-    ]
-    found = [made(take, number, x) for number, x in zip(found, elements, strict=True)]
+  for term in terms:
+    found = [made(take, x, *(element(one, i) for one in term)) for i, x in enumerate(found)]
   while len(found) > 1:
     found = [made(combine, a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
   return found[0]

@@ -23,7 +23,7 @@ from hw_profiles.capacity.warpgroups import (
   consumer_registers,
 )
 from pallas_kernels.hopper.fence import fence_smem
-from pallas_kernels.hopper.kept_copy import BARRIER_BYTES, Arrivals, KeptRing
+from pallas_kernels.hopper.kept_copy import BARRIER_BYTES, Arrivals, started_ring
 from pallas_kernels.hopper.ring import StageRing
 from pallas_kernels.rowwise.arithmetic import INTERPRETED, Arithmetic
 from pallas_kernels.rowwise.mosaic_arithmetic import MosaicArithmetic
@@ -41,8 +41,8 @@ _LARGEST_SHARE = 64
 # left of a row comes with a copy of its last 64, in part once more.
 COPIED_COLUMNS = 64
 # Vectors of results begin at multiples of their size in every row.
-_COLUMNS_STEP = 8
-_VECTORS = (8, 4)
+COLUMNS_STEP = 8
+VECTORS = (8, 4)
 _MOST_STAGES = 16
 # Beside the ring: barriers, what warps exchange.
 OTHER_BYTES = 2048
@@ -56,7 +56,20 @@ def members_of(columns: int) -> int:
   return _CONSUMERS
 
 
-def share_of(columns: int, *, shifted: bool = False, interpreted: bool = False) -> Share | None:
+def most_shift_of(columns: int) -> int:
+  """Columns before a row of so many in its first line of memory, at most."""
+  return LINE_COLUMNS - math.gcd(columns, LINE_COLUMNS)
+
+
+def copies_of(columns: int) -> list[tuple[int, int]]:
+  """First columns and sizes of the copies of a row."""
+  whole = columns // COPIED_COLUMNS * COPIED_COLUMNS
+  return [(0, whole)] + ([(columns - COPIED_COLUMNS, COPIED_COLUMNS)] if whole < columns else [])
+
+
+def share_of(
+  columns: int, *, shifted: bool = False, fixed: bool = False, interpreted: bool = False
+) -> Share | None:
   """The pieces with the fewest zeros beyond the row's end; None: the kernels take no such row.
 
   Args:
@@ -64,17 +77,19 @@ def share_of(columns: int, *, shifted: bool = False, interpreted: bool = False) 
     shifted: Whether a row lies in the lines of shared memory as in those of global memory,
       if a thread has room for it: copies and stores are then of whole lines but for the
       row's ends. Which thread has which number depends on where the row lies, and with
-      it the order of a sum.
+      it the order of a sum, unless it is fixed.
+    fixed: See `Share`.
     interpreted: Whether an interpreter runs it.
   """
   most = _CONSUMERS * WARPGROUP_THREADS * _LARGEST_SHARE
-  if not COPIED_COLUMNS <= columns <= most or columns % _COLUMNS_STEP:
+  if not COPIED_COLUMNS <= columns <= most or columns % COLUMNS_STEP:
     return None
-  most_shift = LINE_COLUMNS - math.gcd(columns, LINE_COLUMNS) if shifted else 0
-  if columns + most_shift > most:
-    most_shift = 0
-  members = members_of(columns + most_shift)
-  found = [Share(columns, members, vector, interpreted, most_shift) for vector in _VECTORS]
+  most_shift = most_shift_of(columns) if shifted else 0
+  before = 0 if fixed else most_shift
+  if columns + before > most:
+    before = most_shift = 0
+  members = members_of(columns + before)
+  found = [Share(columns, members, vector, interpreted, most_shift, fixed) for vector in VECTORS]
   return min(found, key=lambda one: (one.stored, -one.vector))
 
 
@@ -85,6 +100,7 @@ def stages(
   shared_bytes: int,
   column_bytes: int = 0,
   shifted: bool = False,
+  fixed: bool = False,
   kept: bool = False,
 ) -> int:
   """Stages of a 16-bit row of each matrix that fit; 0: too few, or no such row.
@@ -98,15 +114,16 @@ def stages(
     shared_bytes: Of a thread block.
     column_bytes: What a column takes beside the ring.
     shifted: See `share_of`.
+    fixed: See `Share`.
     kept: See `RowStream`.
   """
-  share = share_of(columns, shifted=shifted)
+  share = share_of(columns, shifted=shifted, fixed=fixed)
   if share is None:
     return 0
   groups = _CONSUMERS // share.members
   beside = OTHER_BYTES + column_bytes * share.stored
   room = shared_bytes - beside - (BARRIER_BYTES if kept else 0)
-  found = min(room // (2 * share.stored * matrices), _MOST_STAGES) // groups * groups
+  found = min(room // (2 * share.room * matrices), _MOST_STAGES) // groups * groups
   return found if found >= 2 * groups else 0
 
 
@@ -116,7 +133,8 @@ class Turn:
 
   Attributes:
     row: Its number.
-    shift: See `Share.shift`.
+    shift: Columns before the row that its first piece begins at: `Share.shift`, or 0 where
+      threads have fixed columns.
     member: Which of the group's warpgroups.
     exchange: Shared memory [2, warps] of the group, which the next row's has not.
     meet: A barrier of the group's members; the interpreter's alone, else None.
@@ -162,11 +180,12 @@ class RowStream:
     shared_bytes: int,
     column_bytes: int = 0,
     shifted: bool = False,
+    fixed: bool = False,
     kept: bool = False,
     interpreted: bool = False,
   ) -> "RowStream":
     """That of rows that there are `stages` for."""
-    share = share_of(columns, shifted=shifted, interpreted=interpreted)
+    share = share_of(columns, shifted=shifted, fixed=fixed, interpreted=interpreted)
     assert share is not None
     num_stages = stages(
       columns,
@@ -174,6 +193,7 @@ class RowStream:
       shared_bytes=shared_bytes,
       column_bytes=column_bytes,
       shifted=shifted,
+      fixed=fixed,
       kept=kept,
     )
     return RowStream(
@@ -214,9 +234,7 @@ class RowStream:
   @property
   def copies(self) -> list[tuple[int, int]]:
     """First columns and sizes of the copies of a row."""
-    columns = self.share.columns
-    whole = columns // COPIED_COLUMNS * COPIED_COLUMNS
-    return [(0, whole)] + ([(columns - COPIED_COLUMNS, COPIED_COLUMNS)] if whole < columns else [])
+    return copies_of(self.share.columns)
 
   def scratch(self, dtypes: Sequence[Any]) -> tuple[Any, ...]:
     """What `run` has for `scratch`, of matrices of these dtypes."""
@@ -226,7 +244,7 @@ class RowStream:
     )
     meet = plgpu.Barrier(num_barriers=self.groups, num_arrivals=share.members)
     return (
-      *(plgpu.SMEM((self.stages, share.stored), dtype) for dtype in dtypes),
+      *(plgpu.SMEM((self.stages, share.room), dtype) for dtype in dtypes),
       plgpu.SMEM((self.groups, 2, 2, share.warps), jnp.float32),
       Arrivals.scratch(self.stages) if self.kept else full,
       empty,
@@ -257,7 +275,7 @@ class RowStream:
       scratch[: self.matrices], scratch[self.matrices :],
     )  # fmt: skip
     program = lax.axis_index("program")
-    ring = self._ring(full, empty)
+    ring = started_ring(self.stages, full, empty, kept=self.kept)
     steps = lax.div(self.rows - program + self.programs - 1, jnp.int32(self.programs))
     warpgroup = lax.axis_index("warpgroup")
 
@@ -266,7 +284,7 @@ class RowStream:
       plgpu.set_max_registers(FEWEST_REGISTERS, action="decrease")
       before_rows()
       for rows in ring_rows:
-        for stage in range(self.stages):
+        for stage in range(0 if self.share.most_shift else self.stages):
           self.clear(rows.at[stage])
       plgpu.commit_smem()
 
@@ -305,26 +323,19 @@ class RowStream:
       def one(turn: Any, _: None) -> None:
         step = turn * self.groups + group
         stage = ring.wait(step)
+        row = program + step * self.programs
+        shift, starts = self.share.shift(row), self.share.starts(member)
+        if self.share.fixed:
+          starts, shift = [start + shift for start in starts], 0
         kept = [
-          values(tuple(self.share.load(x.at[stage], start) for x in ring_rows))
-          for start in self.share.starts(member)
+          values(tuple(self.share.load(x.at[stage], start) for x in ring_rows)) for start in starts
         ]
         ring.release(step)
         exchanged = exchange.at[group, lax.rem(turn, jnp.int32(2))]
-        row = program + step * self.programs
-        shift = self.share.shift(row)
         kept = self.share.inside(kept, member, shift)
         finish(Turn(row, shift, member, exchanged, meet[0].at[group] if meet else None), kept)
 
       lax.fori_loop(jnp.int32(0), turns, one, None)
-
-  def _ring(self, full: Any, empty: Any) -> StageRing:
-    """Of the references of its barriers."""
-    if not self.kept:
-      return StageRing(self.stages, full, empty)
-    arrivals = Arrivals(full, self.stages)
-    arrivals.start()
-    return KeptRing(self.stages, arrivals, empty)
 
   def _parts(self, row: Any, there: Any, shift: Any) -> list[tuple[Any, Any]]:
     """Of a row in global memory and of where it goes, what each of the `copies` copies."""
@@ -345,7 +356,7 @@ class RowStream:
     thread that wrote them arrives.
     """
     share = self.share
-    if share.stored > share.columns and not share.most_shift:
+    if share.stored > share.columns:
       beyond = there.at[pl.ds(share.columns, share.stored - share.columns)]
       clear(beyond, interpreted=share.interpreted)
 

@@ -49,14 +49,16 @@ def gradients(x, weight, d_out, **fields):
     (1, 2048),  # one row: a consumer has none
     (5, 704),  # 11 x 64: zeros beyond the end of a row
     (45, 512),  # more turns than stages
+    (7, 1000),  # rows that begin at any multiple of 16 bytes
+    (3, 72),  # shorter than what a thread loads at once
+    (5, 6152),  # two warpgroups share a row, the second one's end is no whole load
   ],
 )
-def test_gradients(rows, columns, dtype, monkeypatch, rng):
-  if ON_CPU:
-    monkeypatch.setattr(implementations, "cores_of", lambda _: 2)
+def test_gradients(rows, columns, dtype, cores, races, rng):
   x, d_out = normal(rng, rows, columns, dtype=dtype), normal(rng, rows, columns, dtype=dtype)
   weight = normal(rng, columns, dtype=dtype)
   d_x, d_weight = gradients(x, weight, d_out)
+  assert not races()
   assert (d_x.dtype, d_weight.dtype) == (x.dtype, weight.dtype)
   assert_rms_gradients(d_x, d_weight, x, weight, d_out)
 
@@ -100,20 +102,40 @@ def test_the_weights_offset_and_eps_enter(monkeypatch, rng):
     assert np.all(np.abs(ours - portable) <= 2.0**-7 * np.abs(portable) + 2.0**-16)
 
 
-@pytest.mark.parametrize("columns", [128, 704, 4096, 5120, 8192, 11008, 12288])
-def test_a_row_is_cut_into_a_box_of_whole_loads(columns):
-  cut = hopper_rms_gradient.cut_of(columns)
-  assert cut.rows * cut.width == columns
-  assert max(cut.stored, cut.width) <= 256
-  assert cut.chunk[0] * cut.chunk[1] % (128 * cut.vector) == 0
-  assert cut.columns < 1.05 * columns or columns < 1024
+@runs_hopper
+def test_a_row_has_the_same_bits_wherever_it_begins(cores, rng):
+  x, d_out = (jnp.tile(normal(rng, 1, 1000), (9, 1)) for _ in range(2))
+  d_x, _ = gradients(x, normal(rng, 1000), d_out)
+  np.testing.assert_array_equal(*arrays(d_x, jnp.tile(d_x[:1], (9, 1))))
+
+
+@pytest.mark.parametrize(
+  ("columns", "members"),
+  [(128, 1), (704, 1), (4096, 1), (5000, 1), (6144, 1), (6152, 2), (11008, 2), (16384, 2)],
+)
+def test_a_thread_has_the_same_columns_of_every_row(columns, members):
+  share = hopper_rms_gradient.share_of(columns)
+  assert share.fixed
+  assert share.members == members
+  assert share.stored - columns < members * share.piece
+  # the last member has some
+  assert (members - 1) * share.pieces * share.piece < columns
+  shifts = {row * columns % 64 for row in range(64)}
+  if columns % 64:
+    assert max(shifts) <= share.most_shift
+    assert all(int(share.shift(jnp.int32(row))) % 64 == row * columns % 64 for row in range(64))
+  else:
+    assert share.most_shift == 0
 
 
 @pytest.mark.parametrize(
   ("columns", "expected"),
-  [(12288, 4), (11008, 4), (5120, 8), (5000, 0), (16384, 0), (111, 0), (0, 0)],
-)
-def test_the_ring_has_two_stages_for_each_consumer_or_none(columns, expected):
+  [
+    (16384, 3), (12288, 4), (11008, 4), (6144, 6), (5120, 8), (5000, 8), (64, 8),
+    (16392, 0), (5004, 0), (111, 0), (56, 0), (0, 0),
+  ],
+)  # fmt: skip
+def test_the_ring_has_two_stages_for_each_group_or_none(columns, expected):
   assert hopper_rms_gradient.stages(columns, shared_bytes=H200_SHARED_BYTES) == expected
 
 
@@ -141,11 +163,12 @@ def refused(sizes, **fields):
     ((1, 7239, 11008), {"weight_dtype": jnp.dtype("float32")}, "rows and weights of 16 bits"),
     ((3, 7239, 11008), {}, "a batch of 3"),
     ((1, 7239, 11008), {"sum_gradient": True}, "a third row"),
-    ((1, 7239, 5000), {}, "multiple of 64"),
-    ((1, 7239, 16384), {}, "have to fit in shared memory"),
-    ((1, 7239, 2048), {"name": None}, "7 rows for each core"),
-    ((1, 64, 11008), {"name": None}, "7 rows for each core"),
-    ((1, 1024, 4096), {"name": None}, "7000000 elements"),
+    ((1, 7239, 5004), {}, "a multiple of 8 from 64 to 16384"),
+    ((1, 7239, 16392), {}, "a multiple of 8 from 64 to 16384"),
+    ((1, 7239, 1984), {"name": None}, "from 2048 columns, 4 rows for each core and 14000000"),
+    ((1, 64, 11008), {"name": None}, "from 4096 columns, 4 rows for each core and 4000000"),
+    ((1, 900, 4096), {"name": None}, "4000000 elements"),
+    ((1, 5000, 2048), {"name": None}, "14000000 elements"),
   ],
 )
 def test_what_it_refuses(sizes, fields, reason):
@@ -153,7 +176,7 @@ def test_what_it_refuses(sizes, fields, reason):
 
 
 @runs_hopper
-@pytest.mark.parametrize("columns", [4096, 11008, 12288])
+@pytest.mark.parametrize("columns", [2048, 4096, 5000, 6144, 11008, 12288, 16376, 16384])
 def test_long_rows_are_its_own_and_lower(columns):
   assert refused(Sizes(1, 7239, columns), name=None) is None
 

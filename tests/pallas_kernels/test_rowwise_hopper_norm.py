@@ -54,6 +54,15 @@ def test_rows_of_any_multiple_of_eight_and_the_other_convention(columns, cores, 
 
 
 @runs_hopper
+@pytest.mark.parametrize(("columns", "residual"), [(1000, False), (72, True), (6152, True)])
+def test_a_row_has_the_same_bits_wherever_it_begins(columns, residual, cores, rng):
+  x, weight = jnp.tile(normal(rng, 1, columns), (5, 1)), normal(rng, columns)
+  outs = rms_norm(x, weight, residual=x if residual else None, implementation=HOPPER)
+  for out in outs if residual else (outs,):
+    np.testing.assert_array_equal(*arrays(out, jnp.tile(out[:1], (5, 1))))
+
+
+@runs_hopper
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
 def test_squares_neither_overflow_nor_vanish(eps, cores, rng):
   scales = np.array([1e30, 3e38 / 8, 1e-30, 2.0**-116, 1, 0])[: 5 if eps == 0.0 else 6]
@@ -170,7 +179,7 @@ def test_l2_keeps_the_rows_that_come_in_beside_a_residual():
     ((1024, 12288), True, False),  # two rows of a residual's call do not fit
     ((7239, 4096), False, True),
     ((3, 2413, 4160), False, True),
-    ((7239, 5000), False, False),  # neighbours share lines
+    ((7239, 5000), True, True),  # neighbours share lines
     ((7239, 2048), False, False),  # short rows
     ((1024, 4096), False, False),  # all in L2
     ((64, 12288), False, False),  # few of them
