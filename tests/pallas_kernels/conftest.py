@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import compiled_ops
 import jax
 import pytest
 
@@ -32,6 +33,7 @@ def hopper(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def _clean_interpreter() -> Iterator[None]:
   """A kernel that raises inside the Mosaic interpreter leaves state behind."""
+  compiled_ops.forget()
   yield
   if jax.default_backend() == "cpu":
     compat.reset_gpu_interpreter()

@@ -35,30 +35,30 @@ FOR_HOPPER = [
 ]
 
 
-def assert_rule(case: Case, implementation: str, rng) -> None:
-  needed = needed_floors(case, implementation, rng)
+def assert_rule(case: Case, implementation: str) -> None:
+  needed = needed_floors(case, implementation)
   assert all(x <= floor(name, case.dtype, implementation) for name, x in needed.items()), needed
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_errors_are_at_most_twice_those_of_the_unfused_program(name, case, rng):
-  assert_rule(case, name, rng)
+def test_errors_are_at_most_twice_those_of_the_unfused_program(name, case):
+  assert_rule(case, name)
 
 
 @pytest.mark.skipif(not compat.CARRIES_ARRAYS, reason="refused on this JAX version")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="compiled on this machine")
 @pytest.mark.parametrize("case", FOR_HOPPER, ids=str)
-def test_those_of_the_interpreted_hopper_kernels_are(case, rng):
-  assert_rule(case, "mosaic_gpu_interpret", rng)
+def test_those_of_the_interpreted_hopper_kernels_are(case):
+  assert_rule(case, "mosaic_gpu_interpret")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
   "case", [case for case in CASES if case.dtype != "float32" and case.bias is None], ids=str
 )
-def test_those_of_the_hopper_kernels_are(case, rng):
-  assert_rule(case, "mosaic_gpu", rng)
+def test_those_of_the_hopper_kernels_are(case):
+  assert_rule(case, "mosaic_gpu")
 
 
 def test_the_unfused_program_is_jax_nns(rng):

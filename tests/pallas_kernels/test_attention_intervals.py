@@ -1,5 +1,6 @@
 """What rows see as intervals, from lengths and segment ids, against the pairs themselves."""
 
+import functools
 import itertools
 
 import chex
@@ -48,16 +49,21 @@ def operands(rng, *, lengths=None, segments=False, ids=None):
   return found
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def of_queries(rule, given):
   return intervals.of_queries(rule, given, interpret=jax.default_backend() == "cpu")
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def of_keys(rule, given):
   return intervals.of_keys(rule, given, interpret=jax.default_backend() == "cpu")
 
 
 def pairs(rule, given):
   """bool [batch, T, S], pair by pair."""
+  given = given._replace(
+    **{name: None if x is None else np.asarray(x) for name, x in given._asdict().items()}
+  )
   seen = np.zeros((BATCH, SEQ_Q, SEQ_KV), bool)
   for batch in range(BATCH):
     used_q = SEQ_Q if given.query_lengths is None else int(given.query_lengths[batch])

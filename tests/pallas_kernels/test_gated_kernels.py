@@ -8,18 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kernel_cases import EVERY, TILED, accumulates, normal
+from compiled_ops import gradients
+from kernel_cases import EVERY, TILED, accumulates, gated_matmul, normal
 
 import reference
-from pallas_kernels import MatmulConfig, explain, gated_matmul
+from pallas_kernels import MatmulConfig, explain
 
 SMALL = MatmulConfig(64, 32, 32, 2, num_consumer_warpgroups=1)
 
 
 def operands(rng, m, k, n, dtype="bfloat16"):
   """x and two weights of products of order 1."""
-  scale = jnp.asarray(max(k, 1) ** -0.5, dtype)
-  return normal(rng, m, k, dtype=dtype), *(normal(rng, k, n, dtype=dtype) * scale for _ in range(2))
+  scale = np.asarray(max(k, 1) ** -0.5, jnp.dtype(dtype))
+  weights = (np.asarray(normal(rng, k, n, dtype=dtype)) * scale for _ in range(2))
+  return normal(rng, m, k, dtype=dtype), *map(jnp.asarray, weights)
 
 
 def assert_gated(actual, x, w_gate, w_up, implementation, **options):
@@ -125,12 +127,12 @@ def test_the_backward_pass_computes_the_activation_from_what_was_stored():
   assert "optimization_barrier" not in str(jax.make_jaxpr(call)(x, w, w))
 
 
-def assert_gradients(gradients, x, w_gate, w_up, d_out, implementation):
+def assert_gradients(found, x, w_gate, w_up, d_out, implementation):
   bounds = reference.bounded_gated_matmul_gradients(
     *map(np.asarray, (x, w_gate, w_up, d_out)),
     accumulate=accumulates(implementation, x.dtype.name),
   )
-  for actual, name in zip(gradients, ("x", "w_gate", "w_up"), strict=False):
+  for actual, name in zip(found, ("x", "w_gate", "w_up"), strict=False):
     bounded = getattr(bounds, name).round(actual.dtype.name)
     error = np.abs(np.asarray(actual, np.float64) - bounded.exact)
     assert np.all(error <= bounded.error)
@@ -141,18 +143,37 @@ def test_gradients_are_inside_the_bound(implementation, rng):
   if implementation == "mosaic_gpu":
     x, w_gate, w_up = (v.astype(jnp.bfloat16) for v in (x, w_gate, w_up))
   d_out = normal(rng, 33, 24, dtype=x.dtype.name)
-  _, vjp = jax.vjp(functools.partial(gated_matmul, implementation=implementation), x, w_gate, w_up)
-  assert_gradients(vjp(d_out), x, w_gate, w_up, d_out, implementation)
+  call = functools.partial(gated_matmul, implementation=implementation)
+  found = gradients(call, (x, w_gate, w_up), d_out)
+  assert_gradients(found, x, w_gate, w_up, d_out, implementation)
+
+
+DIFFERENTIATED = [(70, 96, 136), (33, 40, 24), (7, 65, 129)]
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("m", "k", "n"), [(70, 96, 136), (33, 40, 24), (7, 65, 129)])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_the_hopper_kernels_gradients_are_inside_the_bound(hopper, m, k, n, dtype, rng):
+@pytest.mark.parametrize(
+  ("name", "m", "k", "n", "dtype"),
+  [
+    # five kernels each: interpreted every shape and dtype once, compiled all together
+    *(
+      ("mosaic_gpu_interpret", *shape, dtype)
+      for shape, dtype in zip(DIFFERENTIATED, ("bfloat16", "float16", "bfloat16"), strict=True)
+      if jax.default_backend() == "cpu"
+    ),
+    *(
+      pytest.param("mosaic_gpu", *shape, dtype, marks=pytest.mark.gpu)
+      for shape in DIFFERENTIATED
+      for dtype in ("bfloat16", "float16")
+    ),
+  ],
+)
+def test_the_hopper_kernels_gradients_are_inside_the_bound(name, m, k, n, dtype, rng):
   x, w_gate, w_up = operands(rng, m, k, n, dtype)
   d_out = normal(rng, m, n, dtype=dtype)
-  _, vjp = jax.vjp(functools.partial(gated_matmul, implementation=hopper), x, w_gate, w_up)
-  assert_gradients(vjp(d_out), x, w_gate, w_up, d_out, hopper)
+  call = functools.partial(gated_matmul, implementation=name)
+  found = gradients(call, (x, w_gate, w_up), d_out)
+  assert_gradients(found, x, w_gate, w_up, d_out, name)
 
 
 @pytest.mark.timeout(300)
@@ -173,9 +194,9 @@ def test_gradients_of_sharded_rows_with_varying_axes_checked(name, rng):
     out_specs=spec("x", None),
     check_vma=True,
   )
-  _, vjp = jax.vjp(jax.jit(sharded), x, w_gate, w_up)
+  found = gradients(sharded, (x, w_gate, w_up), d_out)
   # the weights' are summed over the devices, each share rounded: more than the bound
-  assert_gradients(vjp(d_out)[:1], x, w_gate, w_up, d_out, name)
+  assert_gradients(found[:1], x, w_gate, w_up, d_out, name)
 
 
 @pytest.mark.parametrize("name", EVERY[:2])
@@ -186,7 +207,7 @@ def test_gradients_have_gradients(name, rng):
   def size(x):
     return jnp.sum(jax.grad(lambda x: jnp.sum(call(x, w_gate, w_up)))(x) ** 2)
 
-  found = jax.grad(size)(x)
+  found = jax.jit(jax.grad(size))(x)
   chex.assert_shape(found, x.shape)
   chex.assert_tree_all_finite(found)
   assert np.any(np.asarray(found))
@@ -197,7 +218,7 @@ def test_vmap_batches_and_leading_dimensions_agree(implementation, rng):
   call = functools.partial(gated_matmul, implementation=implementation)
   rows = call(x.reshape(3, 4, 16), w_gate, w_up)
   chex.assert_trees_all_equal(rows.reshape(12, 8), call(x, w_gate, w_up))
-  mapped = jax.vmap(call, in_axes=(None, 0, 0))(
+  mapped = jax.jit(jax.vmap(call, in_axes=(None, 0, 0)))(
     x, jnp.stack([w_gate, w_up]), jnp.stack([w_up, w_gate])
   )
   chex.assert_trees_all_equal(mapped[0], call(x, w_gate, w_up))

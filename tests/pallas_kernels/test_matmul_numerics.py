@@ -4,10 +4,10 @@ import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kernel_cases import assert_inside_bound, normal
+from kernel_cases import assert_inside_bound, matmul, normal
 
 import reference
-from pallas_kernels import MatmulConfig, matmul
+from pallas_kernels import MatmulConfig
 
 # odd on purpose: no block divides them, some are smaller than any block
 SHAPES = [(1, 1, 1), (1, 7, 131), (17, 33, 1), (129, 1, 257), (113, 203, 95), (64, 128, 64)]

@@ -6,18 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kernel_cases import assert_inside_bound, normal
-
-import hw_profiles
-import reference
-from pallas_kernels import (
-  MatmulConfig,
-  explain,
+from kernel_cases import (
+  assert_inside_bound,
   gated_matmul,
   matmul,
+  normal,
   quantize_matmul,
   quantized_matmul,
 )
+
+import hw_profiles
+import reference
+from pallas_kernels import MatmulConfig, explain
 
 # the interpreter of jax 0.10 hangs where a kernel is wrong; the limit says so
 pytestmark = pytest.mark.timeout(300)

@@ -27,10 +27,16 @@ ROW = RowConfig(1, 12288, 1, num_warps=8)
 def run(x, weight, d_out, d_sum=None, *, tiles, eps=1e-6):
   """Both gradients of [rows, columns] in the interpreter."""
   spec = RmsNormGradient(eps, 0.0, x.dtype, weight.dtype, sum_gradient=d_sum is not None)
-  operands = [x[None], weight[None, None], d_out[None], None if d_sum is None else d_sum[None]]
-  call = functools.partial(few_rows_gradient.run, spec, tiles=tiles, cores=5, interpret=True)
-  d_x, d_weight = jax.jit(call)(*operands)
+  d_x, d_weight = _interpreted(
+    x[None], weight[None, None], d_out[None], None if d_sum is None else d_sum[None], spec, tiles
+  )
   return d_x[0], d_weight[0, 0]
+
+
+@functools.partial(jax.jit, static_argnums=(4, 5))
+def _interpreted(x, weight, d_out, d_sum, spec, tiles):
+  """Compiled once for all operands of one shape."""
+  return few_rows_gradient.run(spec, x, weight, d_out, d_sum, tiles=tiles, cores=5, interpret=True)
 
 
 def tiles_of(rows: int, *, row: int, columns: int) -> FewRowsTiles:
@@ -77,8 +83,14 @@ def lowered(*shape: int, dtype: str = "bfloat16", residual: bool = False) -> str
     return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
-@pytest.mark.parametrize("columns", [8192, 11008, 12287])
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 9, 17, 64])
+@pytest.mark.parametrize(
+  ("rows", "columns"),
+  [
+    # one row, and many, at each length; each block of rows
+    *((rows, columns) for rows in (1, 64) for columns in (8192, 11008, 12287)),
+    *((2, 12287), (3, 8192), (5, 11008), (8, 12287), (9, 8192), (17, 11008)),
+  ],
+)
 def test_the_launches_of_few_rows_lower(rows, columns):
   text = lowered(rows, columns)
   assert text.count("custom_call @__gpu$xla.gpu.triton") == (1 if rows == 1 else 2)
@@ -130,13 +142,13 @@ def test_gradients_of_few_rows(name, rows, columns, dtype, weight_dtype, monkeyp
   assert_rms_gradients(d_x, d_weight, x, weight, d_out)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 33])
 @pytest.mark.parametrize(
-  ("row", "columns", "eps"),
+  ("rows", "row", "columns", "eps"),
   [
-    (112, 16, 0.0),  # pieces of 16, of which the last is masked in either block
-    (128, 64, 1e-6),
-    (128, 128, 0.0),
+    # pieces of 16, of which the last is masked in either block
+    *((rows, 112, 16, 0.0) for rows in (1, 2, 33)),
+    *((rows, 128, 64, 1e-6) for rows in (1, 5, 33)),
+    *((rows, 128, 128, 0.0) for rows in (2, 5)),
   ],
 )
 def test_blocks_that_divide_nothing(rows, row, columns, eps, rng):
@@ -213,9 +225,7 @@ def test_matrices_with_weights_of_their_own(rows, weights, rng):
   weight = normal(rng, weights, 1, 111)
   spec = RmsNormGradient(1e-6, 0.0, x.dtype, weight.dtype)
   tiles = tiles_of(rows, row=128, columns=32)
-  d_x, d_weight = few_rows_gradient.run(
-    spec, x, weight, d_out, None, tiles=tiles, cores=5, interpret=True
-  )
+  d_x, d_weight = _interpreted(x, weight, d_out, None, spec, tiles)
   for i in range(2):
     assert_rms_gradients(d_x[i], d_weight[i, 0], x[i], weight[i % weights, 0], d_out[i])
 

@@ -1,6 +1,7 @@
 """A_0·B_0 + A_1·B_1 in one accumulator: what a gated layer's gradient is made of."""
 
 import dataclasses
+import functools
 import re
 
 import chex
@@ -71,19 +72,39 @@ STORED = [(False, False), (False, True), (True, False), (True, True)]
 def test_the_sum_is_exact_on_small_integers(implementation, shape, transposes, rng):
   pairs, expected = pairs_of(rng, *shape)
   request = summing(transposes=transposes, implementation=implementation)
-  out = differentiable.run_batched(request, operands_of(pairs, transposes))
+  out = jax.jit(functools.partial(differentiable.run_batched, request))(
+    operands_of(pairs, transposes)
+  )
   np.testing.assert_array_equal(np.asarray(out[0], np.float64), expected)
 
 
+def run(request, operands):
+  """The request on its operands, as one program."""
+  return jax.jit(functools.partial(implementations.run, request))(operands)
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("shape", ODD, ids=str)
-@pytest.mark.parametrize("transposes", STORED, ids=str)
-def test_the_hopper_kernel_sums_small_integers_exactly(hopper, shape, transposes, rng, races):
+@pytest.mark.parametrize(
+  ("name", "shape", "transposes"),
+  [
+    # interpreted every shape in two of the four ways, each of them twice or once
+    *(
+      ("mosaic_gpu_interpret", ODD[shape], STORED[stored])
+      for shape, stored in ((0, 0), (0, 3), (1, 1), (1, 2), (2, 3), (2, 0))
+      if jax.default_backend() == "cpu"
+    ),
+    *(
+      pytest.param("mosaic_gpu", shape, transposes, marks=pytest.mark.gpu)
+      for shape in ODD
+      for transposes in STORED
+    ),
+  ],
+  ids=str,
+)
+def test_the_hopper_kernel_sums_small_integers_exactly(name, shape, transposes, rng, races):
   pairs, expected = pairs_of(rng, *shape)
-  request = summing(
-    transposes=transposes, config=MatmulConfig(64, 64, 64, 2), implementation=hopper
-  )
-  out = implementations.run(request, operands_of(pairs, transposes))
+  request = summing(transposes=transposes, config=MatmulConfig(64, 64, 64, 2), implementation=name)
+  out = run(request, operands_of(pairs, transposes))
   np.testing.assert_array_equal(np.asarray(out[0], np.float64), expected)
   assert not races()
 
@@ -93,7 +114,7 @@ def test_the_hopper_kernel_sums_small_integers_exactly(hopper, shape, transposes
 def test_the_sum_is_rounded_once(hopper, dtype, rng):
   pairs, expected = pairs_of(rng, 70, 96, 136, dtype)
   request = summing(dtype, out_dtype=dtype, implementation=hopper)
-  out = implementations.run(request, operands_of(pairs))
+  out = run(request, operands_of(pairs))
   np.testing.assert_array_equal(
     np.asarray(out[0], np.float64), reference.round_to(expected, dtype).astype(np.float64)
   )
@@ -119,7 +140,7 @@ def test_the_second_pair_follows_the_first(name):
   in_one = "mosaic" in name
   if not in_one:
     request = dataclasses.replace(request, config=None)
-  out = implementations.run(request, operands_of(pairs))
+  out = run(request, operands_of(pairs))
   assert np.unique(np.asarray(out)).tolist() == [0.0 if in_one else 1.0]
 
 
@@ -129,7 +150,7 @@ def test_parts_of_k_may_have_steps_of_both_pairs(hopper, splits, rng):
   # three steps a pair; in five parts of two steps the last are past the end
   pairs, expected = pairs_of(rng, 70, 130, 72)
   config = MatmulConfig(64, 64, 64, 2, split_k=splits)
-  out = implementations.run(summing(config=config, implementation=hopper), operands_of(pairs))
+  out = run(summing(config=config, implementation=hopper), operands_of(pairs))
   np.testing.assert_array_equal(np.asarray(out[0], np.float64), expected)
 
 
@@ -141,9 +162,7 @@ def test_a_batch_may_share_one_side(name, rng):
   lefts = [jnp.stack([jnp.asarray(x[i][0]) for x in (pairs, others)]) for i in range(2)]
   rights = [jnp.asarray(b)[None] for _, b in pairs]
   request = summing(implementation=name)
-  out = implementations.run(
-    request, Operands(lefts[0], (rights[0],), added=((lefts[1], rights[1]),))
-  )
+  out = run(request, Operands(lefts[0], (rights[0],), added=((lefts[1], rights[1]),)))
   expected = [
     sum(reference.matmul_exact(x[i][0], pairs[i][1]) for i in range(2)) for x in (pairs, others)
   ]
@@ -162,10 +181,10 @@ def test_vmap_over_the_rows_of_both_pairs_is_more_rows(rng, monkeypatch):
   monkeypatch.setattr(implementations, "run", recorded)
   ((a, b), (more_a, more_b)) = ((jnp.asarray(a), jnp.asarray(b)[None]) for a, b in pairs)
 
-  def run(a, more_a):
+  def mapped_run(a, more_a):
     return differentiable.run_batched(request, Operands(a, (b,), added=((more_a, more_b),)))
 
-  mapped = jax.vmap(run)(a.reshape(3, 1, 8, 40), more_a.reshape(3, 1, 8, 40))
+  mapped = jax.vmap(mapped_run)(a.reshape(3, 1, 8, 40), more_a.reshape(3, 1, 8, 40))
   np.testing.assert_array_equal(np.asarray(mapped, np.float64).reshape(24, 16), expected)
   assert {problem.batch for problem in problems} == {1}
   assert problems[-1].m == 24
