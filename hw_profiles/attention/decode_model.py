@@ -12,6 +12,7 @@ from hw_profiles.attention.decode_schedules import (
   WARP_SPECIALIZED,
   DecodeSchedule,
 )
+from hw_profiles.dtypes import size_bytes
 from hw_profiles.planner.plan import Schedule, plan, schedules
 from hw_profiles.planner.ranking import candidates_that_fit
 from hw_profiles.profile import GpuProfile, NpuProfile
@@ -23,14 +24,22 @@ _HOPPER_STAGES = (1, 2, 3, 4)
 _NPU_STAGES = (1, 2)
 # The portable kernel's keys of a step and warps, best first. Measured on an H200 with 8 key heads
 # of 128 (docs/results/h200-attention.json): 128 keys take 471 us at 64 x 8192 and 126 at
-# 1 x 131072, where 64 take 482 to 564 and 127; at 1 x 8192, eight steps an SM, 64 keys of two warps
-# take 9.2 us, 128 keys 9.8 or more. 32 keys of one warp take 9.1 there, but 13.0 with cold L2,
-# where 64 take 12.5. A tile with less is for what does not fit.
+# 1 x 131072, where 64 take 482 to 564 and 127. Of eight steps of 64 keys an SM, 1 x 8192, 32 keys
+# of one warp take 8.1 us, 64 of two 8.8 and 128 of four 8.6; with cold L2 the first two 12.1 and
+# 12.4. Of four steps and fewer 64 keys of two warps are as quick or quicker: 6.5 at 1 x 4096 by
+# both, 4.2 where 32 take 4.5 at 1 x 1024. A tile with less is for what does not fit.
 _LONG_TILES = ((128, 4), (64, 4), (32, 4), (16, 4))
 _SHORT_TILES = ((64, 2), *_LONG_TILES[2:])
+_LONE_TILES = ((32, 1), *_SHORT_TILES)
 _PORTABLE_STAGES = (2, 3)
-# Between the 8 steps an SM and 124 that were measured.
+# Between the 16 steps an SM and 124 that were measured.
 _SHORT_STEPS = 16
+# Between four and eight.
+_LONE_STEPS = 6
+# A warp alone was quickest with K and V of 16 KiB a step and all of 16 rows seeing the same keys;
+# where they do not, 16 rows of 4 queries, it takes 26.6 us at 1 x 8192 and two take 23.4.
+_LONE_STEP_BYTES = 16 * 1024
+_LONE_ROWS = 16
 
 
 class DecodeModel:
@@ -81,8 +90,10 @@ class DecodeModel:
 
 def _portable_candidates(problem: DecodeProblem, gpu: GpuProfile) -> Iterator[DecodeConfig]:
   """The tiles of the portable kernel: down to the first that fits with all stages."""
-  steps = problem.visible_keys * problem.key_heads / _SHORT_TILES[0][0]
-  tiles = _SHORT_TILES if steps <= _SHORT_STEPS * gpu.sm_count else _LONG_TILES
+  steps = problem.visible_keys * problem.key_heads / _SHORT_TILES[0][0] / gpu.sm_count
+  tiles: tuple[tuple[int, int], ...] = _LONG_TILES
+  if steps <= _SHORT_STEPS:
+    tiles = _LONE_TILES if steps > _LONE_STEPS and _suits_a_lone_warp(problem) else _SHORT_TILES
   offered = set()
   for block_kv, warps in tiles:
     offered.add(block_kv)
@@ -94,6 +105,14 @@ def _portable_candidates(problem: DecodeProblem, gpu: GpuProfile) -> Iterator[De
   if problem.page_size is not None and problem.page_size not in offered:
     for num_stages in _PORTABLE_STAGES:
       yield DecodeConfig(problem.page_size, num_stages=num_stages)
+
+
+def _suits_a_lone_warp(problem: DecodeProblem) -> bool:
+  """Whether the steps of a warp alone are as short as those that were measured."""
+  block_kv, _ = _LONE_TILES[0]
+  step_bytes = block_kv * (problem.head_dim + problem.output_dim) * size_bytes(problem.dtype)
+  same_keys = problem.seq_q == 1 and problem.window is None and problem.page_size is None
+  return same_keys and problem.rows <= _LONE_ROWS and step_bytes <= _LONE_STEP_BYTES
 
 
 DECODE_ATTENTION = DecodeModel()

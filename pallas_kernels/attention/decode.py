@@ -47,17 +47,18 @@ from pallas_kernels.portable_support import batch_index
 _MIN_ROWS = 16
 _MAX_ROWS = 64
 DEFAULT_WARPS = 4
-# The merge waits for L2 twice, for peaks and for the rest, if all parts are loaded at once; a part
-# after another takes 3.5 us of 16 parts, where one load takes 1.6. Its width is cut so that SMs
-# share the loads. With 32 parts of 16 x 128 on an H200: 1.86 us by 16 columns, 1.97 by 32, 2.06 by
-# 64; with 64 parts 2.15, 3.57 and 4.29.
-MERGE_COLUMNS = 16
-# 16 columns of 64 parts: 2.15 us with 4 warps, 4.0 with 2, whose registers do not hold them; of 32
-# parts 1.86 and 1.79.
-MERGE_WARPS = 4
-# Of a load, 128 registers a thread: 64 parts of 16 x 16. Twice as many take 3.57 us and 4 times as
-# many 5.7, for they spill.
-_MERGE_NUMBERS = 64 * 16 * MERGE_COLUMNS
+# What the merge takes is a wait for L2, if all it reads of a row is loaded at once, and what a
+# program does alone: one of a warp, which has no barrier. It loads 32 numbers a thread, 64 of 64
+# parts, so that 32 columns stay one line of L2. On an H200, of 4 rows x 128 columns of 8 key heads,
+# an empty kernel takes 0.6 us, and the merge
+#   of 16 parts 1.22 us by 64 columns, 1.41 by 128, 1.26 by 32
+#   of 32 parts 1.44 by 32, 1.58 by 64
+#   of 64 parts 1.51 by 32, 1.58 by 16
+# where rows padded to 16, as the products want them, made it 1.47, 1.82 and 2.11.
+_MERGE_NUMBERS = 1024
+_MERGE_COLUMNS = 32
+_MERGE_PARTS = 64
+_MERGE_WARPS = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,14 +368,24 @@ def _in_parts(
   return _merged(split, operands, states, how)
 
 
+def _merge_tile(grid: _Grid) -> tuple[int, int, int]:
+  """Parts, rows and columns that a program of the merge loads at once."""
+  parts = min(1 << (grid.num_splits - 1).bit_length(), _MERGE_PARTS)
+  width = padded_dim(grid.sizes.value_dim)
+  columns = min(width, max(_MERGE_NUMBERS // parts, _MERGE_COLUMNS))
+  rows = max(_MERGE_NUMBERS // (parts * columns), 1)
+  return parts, min(rows, 1 << (grid.rows - 1).bit_length()), columns
+
+
 def _merged(
   split: _Split, operands: DecodeOperands, states: list[jax.Array], how: dict[str, Any]
 ) -> tuple[jax.Array, jax.Array]:
   """The states of the parts merged by a kernel of its own; results as `_whole`."""
-  grid, sizes = split.grid, split.grid.sizes
-  parts, rows, columns = grid.num_splits, grid.block_rows, MERGE_COLUMNS
+  sizes, parts = split.grid.sizes, split.grid.num_splits
+  chunk, rows, columns = _merge_tile(split.grid)
+  # without products, rows need not fill a tile of 16
+  grid = dataclasses.replace(split.grid, block_rows=rows)
   column_blocks = pl.cdiv(sizes.value_dim, columns)
-  chunk = min(1 << (parts - 1).bit_length(), _MERGE_NUMBERS // (rows * columns))
   chunks = pl.cdiv(parts, chunk)
 
   def merge(program: Any, *refs: Any) -> None:
@@ -427,7 +438,7 @@ def _merged(
     lambda program: (*all_parts(program), tile(program)[3]),
   )
   if not split.interpreted:
-    how = {**how, "compiler_params": compiler_params(num_warps=MERGE_WARPS, num_stages=1)}
+    how = {**how, "compiler_params": compiler_params(num_warps=_MERGE_WARPS, num_stages=1)}
   out, residual = pl.pallas_call(
     kernel_body(merge, interpret=split.interpreted, like=operands.query),
     out_shape=_results(grid, operands.query),

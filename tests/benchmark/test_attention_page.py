@@ -8,7 +8,8 @@ import pytest
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "attention.md").read_text(encoding="utf-8")
-ROWS = json.loads((DOCS / "results" / "h200-attention.json").read_text(encoding="utf-8"))["rows"]
+RESULTS = json.loads((DOCS / "results" / "h200-attention.json").read_text(encoding="utf-8"))
+ROWS = RESULTS["rows"]
 MIB = 2**20
 
 
@@ -41,3 +42,16 @@ def test_the_cost_of_a_block_s_keys_is_what_was_measured(block_kv):
     f"{row['predicted_us']:.0f}",
     f"{row['measured_us']:.0f}",
   ]
+
+
+def test_the_times_of_decode_s_kernels_are_what_was_measured():
+  kept = RESULTS["decode"]["one_warp"]
+  ours = kept["kernels"]["32/64/3/1"]["after"]
+  (read,) = (us for what, us in kept["floors_us"].items() if "by TMA" in what)
+  (empty,) = (us for what, us in kept["floors_us"].items() if what.startswith("empty kernel, 1 "))
+  wanted = (
+    f"parts take {ours['parts']:.1f} us and the merge {ours['merge']:.1f}, where reading keys and"
+    f" values from L2 takes {read:.1f} by itself, an empty kernel {empty:.1f} and cuDNN"
+    f" {kept['peers']['cudnn']['us']:.1f} "
+  )
+  assert wanted in " ".join(PAGE.split())

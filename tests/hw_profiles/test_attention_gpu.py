@@ -411,9 +411,11 @@ def test_what_the_cluster_kernel_does_not_take_is_named(change, config, reason):
 
 
 def test_the_portable_tile_is_the_one_measured_fastest():
-  """128 keys and 3 stages where an SM has many steps, 64 of 2 warps where it has few."""
+  """128 keys and 3 stages where an SM has many steps, 32 or 64 where it has few."""
   for batch, keys, tile, splits in (
-    (1, 8192, hw.DecodeConfig(64, num_stages=3, num_warps=2), 32),
+    (1, 2048, hw.DecodeConfig(64, num_stages=3, num_warps=2), 32),
+    (1, 8192, hw.DecodeConfig(32, num_stages=3, num_warps=1), 64),
+    (4, 4096, hw.DecodeConfig(32, num_stages=3, num_warps=1), 16),
     (64, 8192, hw.DecodeConfig(128, num_stages=3, num_warps=4), 1),
     (1, 131072, hw.DecodeConfig(128, num_stages=3, num_warps=4), 16),
   ):
@@ -421,6 +423,16 @@ def test_the_portable_tile_is_the_one_measured_fastest():
     (best,) = hw.rank(problem, H200, top=1, schedule="multistage")
     assert best.config == tile
     assert hw.decode_num_splits(problem, tile, H200, schedule="multistage") == splits
+
+
+@pytest.mark.parametrize(
+  "change", [{"seq_q": 4}, {"window": 500}, {"page_size": 64}, {"heads": 256}, {"dtype": "float32"}]
+)
+def test_a_warp_alone_takes_what_it_was_measured_quickest_at(change):
+  """Rows that see different keys, more than 16 of them or larger steps are for more warps."""
+  problem = dataclasses.replace(DECODE, batch=1, seq_kv=8192, **change)
+  (best,) = hw.rank(problem, H200, top=1, schedule="multistage")
+  assert best.config.num_warps == 2
 
 
 def test_splits_are_as_many_as_keep_the_sms_busy():

@@ -37,9 +37,9 @@ CASES = {
     "options": {"scale": 0.5},
     "num_splits": 2,
   },
-  # the merge loads 64 parts at once; of 20 columns 16 and 4
+  # the merge loads 64 parts at once; of 40 columns 32 and 8
   "more parts than one load of the merge": {
-    "sizes": (2, 1100, 2, 1, 16, 20),
+    "sizes": (2, 1100, 2, 1, 16, 40),
     "dtype": "bfloat16",
     "lengths": [1090, 0],
     "num_splits": 67,
