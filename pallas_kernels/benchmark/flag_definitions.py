@@ -249,10 +249,13 @@ def op_flags() -> dict[str, list[tuple[str, Option]]]:
 
 
 def _each(kernels: Sequence[AnyOp], text: Callable[[AnyOp], str]) -> str:
-  """The text of every op, each after its op's name where there are several."""
+  """The text of every op, after the names of the ops that have it where there are several."""
   if len(kernels) == 1:
     return text(kernels[0])
-  return "; ".join(f"{op.name} {text(op)}" for op in kernels)
+  having: dict[str, list[str]] = {}
+  for op in kernels:
+    having.setdefault(text(op), []).append(op.name)
+  return "; ".join(f"{', '.join(takers)}: {said}" for said, takers in having.items())
 
 
 def _dtypes(op: AnyOp) -> str:

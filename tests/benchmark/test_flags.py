@@ -201,7 +201,7 @@ def test_every_public_op_has_a_name_or_the_ops_that_it_is_planned_as():
 def test_help_lists_sizes_that_may_be_left_out_and_words_of_a_tile(capsys):
   assert main.main(["--help"]) == 0
   text = " ".join(capsys.readouterr().out.split())
-  assert "matmul m, k, n, [batch];" in text
+  assert "quantize_matmul: m, k, n, [batch];" in text
   assert "heads, [kv_heads], [head_dim=128], [value_dim];" in text
   assert "accumulator=registers|shared" in text
   assert "layout=padded|swizzled|plain" in text
@@ -210,9 +210,24 @@ def test_help_lists_sizes_that_may_be_left_out_and_words_of_a_tile(capsys):
 def test_help_says_which_dtypes_are_planned_only(capsys):
   assert main.main(["--help"]) == 0
   text = " ".join(capsys.readouterr().out.split())
-  planned = "float32, float8_e4m3fn (planned only, no kernel takes it); decode_attention"
-  assert f"flash_attention bfloat16, float16, {planned}" in text
+  planned = "float32, float8_e4m3fn (planned only, no kernel takes it)."
+  assert f"flash_attention: bfloat16, float16, {planned}" in text
   assert text.count("planned only") == 1
+
+
+def test_help_says_what_several_ops_take_once(capsys):
+  assert main.main(["--help"]) == 0
+  text = " ".join(capsys.readouterr().out.split())
+  gemms = "matmul, gated_matmul, quantized_matmul, quantize_matmul"
+  for said in (
+    f"{gemms}: m=1024,k=4096,n=12288",
+    f"{gemms}: m, k, n, [batch]",
+    f"{gemms}: block_m",
+  ):
+    assert text.count(said) == 1
+  # of the fields with their defaults, not of the example
+  assert text.count("num_consumer_warpgroups=none") == 2
+  assert text.count("num_writers=1") == 1
 
 
 def test_help_names_every_flag_and_no_task_that_is_not_there(capsys):

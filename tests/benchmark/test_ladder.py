@@ -116,6 +116,7 @@ def test_the_page_has_the_kept_times_beside_todays_predictions_and_says_what_the
   of_another_problem = row | {"shape": "m=1,k=4096,n=12288", "measured_us": 777.0}
   text = page.text({"rows": [row, of_another_problem]})
   assert "Measured on one A GPU, driver 1.2, jax 3.4, 2026-11-30, at commit 0123456." in text
+  assert "README.md's tables are of other sessions" in text
   *others, last = [line for line in text.splitlines() if line.startswith("| ")][2:]
   assert f"| {step.predict(FFN, H200)[0]:.0f} |" in last
   assert last.endswith("| 200.0 | 515.4 | 75 % | passed |")

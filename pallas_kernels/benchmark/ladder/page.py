@@ -25,6 +25,10 @@ Predicted times are the planner's for an H200, as it is now; `docs/model-accurac
 its times are from measured ones. {measured}
 """
 _NOTHING = "None were measured yet."
+# A reader of both finds two times of one kernel.
+_OTHER_SESSIONS = (
+  "README.md's tables are of other sessions and commits: times are compared within one."
+)
 
 
 def text(results: Mapping[str, Any]) -> str:
@@ -72,10 +76,11 @@ def _said(rows: list[Mapping[str, Any]]) -> str:
     )
     for row in rows
   }
-  return " ".join(
+  measured = " ".join(
     f"Measured on one {device}, driver {driver}, jax {jax}, {date}, {commit}."
     for device, driver, jax, date, commit in sorted(facts)
   )
+  return f"{measured} {_OTHER_SESSIONS}"
 
 
 def _commit(name: str | None) -> str:
