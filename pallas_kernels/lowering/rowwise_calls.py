@@ -95,6 +95,7 @@ def rms_norm(
     eps=chosen["eps"],
     weight_offset=chosen["weight_offset"],
     normalised_dtype=None,
+    weight_dtype=dtype,
     out_dtype=arguments.float_dtype("out_dtype", chosen["out_dtype"]),
     sum_dtype=None,
     num_splits=config.num_splits,

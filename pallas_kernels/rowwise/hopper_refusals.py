@@ -15,6 +15,7 @@ from pallas_kernels.rowwise import (
   hopper_rms_gradient,
   hopper_rms_norm,
   hopper_rows,
+  row_stream,
   transpose_blocks,
 )
 from pallas_kernels.rowwise.request import RowRequest
@@ -36,13 +37,13 @@ _LEAST_STREAMED = 7_000_000
 # fewer elements and of fewer rows a core nothing was measured.
 _LEAST_OF_GRADIENT = {2048: 14_000_000, 4096: 4_000_000}
 _FEWEST_OF_GRADIENT = 4
-# rms_norm likewise: 7239 x 12288 86 and 98, 65536 x 11008 722 and 752, 1024 x 11008 11.6 and 12.9;
-# but 65536 x 4096 267 and 265. Rows that are no whole lines of 128 bytes are shifted there: 65536 x
-# 5000 331 and 350, 7239 x 5000 33.7 and 37.6.
+# rms_norm likewise, whose rows L2 is told to keep where it does not hold them: 65536 x 4096 260
+# and 269, 7239 x 4096 27.6 and 28.1, 65536 x 12288 780 and 867; with a residual 65536 x 4096 516
+# and 523 (a stream of the same bytes 502), 7239 x 5000 70 and 78 (66). Rows that are no whole lines
+# of 128 bytes are shifted there: 65536 x 5000 331 and 350, 7239 x 5000 33.7 and 37.6. Of what it
+# holds 1024 x 11008 11.6 and 12.9, but 4096 x 4096 16.6 and 16.0, 2048 x 4096 9.4 and 8.9.
 _SHORTEST_NORM = 8192
 _LINE_COLUMNS = 64
-# With a residual 65536 x 4096 518 and 524 (a stream of the same bytes 501), 7239 x 4096 57 and 58
-# (55), 7239 x 5000 70 and 78 (66).
 # Of what the kernels take.
 _ELEMENT_BYTES = 2
 # Where rows of a transposed matrix begin at multiples of so many bytes XLA's is as quick, as the
@@ -76,16 +77,11 @@ def of_rows(
   found = _norm_refusal(request, sizes) if isinstance(request.spec, RmsNorm) else None
   if found is not None:
     return found
-  if not _row_stages(request, sizes, device):
-    return Refusal(
-      "option",
-      f"{sizes.columns} columns: the kernel takes a multiple of 8 from 64 on, of which a thread"
-      " holds 64 at most, and two rows of all operands for each group of warpgroups have to fit in"
-      " shared memory",
-    )
-  if request.implementation is not None:
-    return None
-  found = _norm_columns_refusal(request.spec, sizes) if isinstance(request.spec, RmsNorm) else None
+  found = _columns_refusal(request.spec, sizes.columns, device)
+  if found is not None or request.implementation is not None:
+    return found
+  if isinstance(request.spec, RmsNorm):
+    found = _norm_columns_refusal(request.spec, sizes, l2_bytes_of(device))
   if found is not None:
     return found
   sizes = dataclasses.replace(sizes, batch=1, rows=sizes.batch * sizes.rows)
@@ -106,18 +102,16 @@ def _few_refusal(
     rows: For each core, the fewest.
   """
   columns = max((one for one in least if one <= sizes.columns), default=min(least))
-  few = (
-    sizes.columns < columns
-    or sizes.rows < rows * cores_of(device)
-    or sizes.rows * sizes.columns < least[columns]
-  )
-  if not few:
+  fewest = rows * cores_of(device)
+  if sizes.columns < columns:
+    what, wanted = f"{sizes.columns} columns", f"{columns}"
+  elif sizes.rows < fewest:
+    what, wanted = f"{sizes.rows} rows", f"{fewest}, {rows} for each core,"
+  elif sizes.rows * sizes.columns < least[columns]:
+    what, wanted = f"{sizes.rows} x {sizes.columns}", f"{least[columns]} elements"
+  else:
     return None
-  return Refusal(
-    "option",
-    f"{sizes.rows} x {sizes.columns}: the kernel is preferred from {columns} columns,"
-    f" {rows} rows for each core and {least[columns]} elements on; by name it runs",
-  )
+  return Refusal("option", f"{what}: the kernel is preferred from {wanted} on; by name it runs")
 
 
 def _norm_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
@@ -135,26 +129,53 @@ def _norm_refusal(request: RowRequest, sizes: Sizes) -> Refusal | None:
   return None
 
 
-def _norm_columns_refusal(spec: RmsNorm, sizes: Sizes) -> Refusal | None:
+def _norm_columns_refusal(spec: RmsNorm, sizes: Sizes, l2_bytes: int) -> Refusal | None:
   """Of rows that rms_norm's portable kernel is as fast with, unless the other is asked for."""
+  if sizes.elements * _ELEMENT_BYTES * (1 + len(spec.sum_dtypes)) > l2_bytes:
+    return None
   if spec.sum_dtypes:
     return None
   if sizes.columns >= _SHORTEST_NORM or sizes.columns % _LINE_COLUMNS:
     return None
   return Refusal(
     "option",
-    f"rows of fewer than {_SHORTEST_NORM} columns without a residual, a multiple of"
-    f" {_LINE_COLUMNS}, are as fast in the portable kernel",
+    f"{sizes.columns} columns without a residual: of rows that L2 holds those of fewer than"
+    f" {_SHORTEST_NORM}, a multiple of {_LINE_COLUMNS}, are as fast in the portable kernel; by name"
+    " it runs",
   )
 
 
-def _row_stages(request: RowRequest, sizes: Sizes, device: TargetDevice) -> int:
+def _columns_refusal(spec: Any, columns: int, device: TargetDevice) -> Refusal | None:
+  """Of rows that no group of warpgroups can share, or that shared memory has too few of."""
+  fewest, step, most = row_stream.COPIED_COLUMNS, row_stream.COLUMNS_STEP, row_stream.MOST_COLUMNS
+  if columns < fewest or columns % step:
+    return Refusal(
+      "option", f"{columns} columns: the kernel takes a multiple of {step} from {fewest} on"
+    )
+  if columns > most:
+    return Refusal(
+      "option",
+      f"{columns} columns: the kernel takes {most} at most, {row_stream.LARGEST_SHARE} in each"
+      " thread's registers",
+    )
+  shared = shared_bytes_of(device)
+  if _row_stages(spec, columns, shared):
+    return None
+  narrower = range(columns - step, fewest - 1, -step)
+  widest = next(one for one in narrower if _row_stages(spec, one, shared))
+  weights = f" beside {spec.weight_dtype.name} weights" if isinstance(spec, RmsNorm) else ""
+  return Refusal(
+    "option",
+    f"{columns} columns: two rows of all operands for each group of warpgroups{weights} have to fit"
+    f" in {shared} bytes of shared memory; of narrower rows those of {widest} columns do",
+  )
+
+
+def _row_stages(spec: Any, columns: int, shared_bytes: int) -> int:
   """Stages of a ring of rows; 0: there are too few."""
-  spec, shared = request.spec, shared_bytes_of(device)
   if isinstance(spec, RmsNorm):
-    matrices = 1 + len(spec.sum_dtypes)
-    return hopper_rms_norm.stages(sizes.columns, matrices=matrices, shared_bytes=shared)
-  return hopper_rows.stages(sizes.columns, matrices=1 + spec.swiglu, shared_bytes=shared)
+    return hopper_rms_norm.stages(spec, columns, shared_bytes=shared_bytes)
+  return hopper_rows.stages(columns, matrices=1 + spec.swiglu, shared_bytes=shared_bytes)
 
 
 def of_rms_gradient(
@@ -241,3 +262,8 @@ def _few_blocks_refusal(sizes: Sizes, device: TargetDevice) -> Refusal | None:
 def shared_bytes_of(device: TargetDevice) -> int:
   """Shared memory of a thread block."""
   return planning_profile(device)[0].max_shared_bytes_per_block
+
+
+def l2_bytes_of(device: TargetDevice) -> int:
+  """L2, all of it."""
+  return planning_profile(device)[0].l2_bytes

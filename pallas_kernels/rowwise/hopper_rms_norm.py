@@ -31,27 +31,27 @@ from pallas_kernels.rowwise.inverse_rms import InverseRms
 from pallas_kernels.rowwise.row_stream import COPIED_COLUMNS, RowStream, Turn
 from pallas_kernels.rowwise.specs import Blocks, Part, RmsNorm
 
-# Of the weights, which are float32 or narrower.
-_WEIGHT_BYTES = 4
-# Two rows in and two out: L2 is told to keep what comes in, which leaves its other lines to results
-# on their way out. On an H200 65536 x 4096 take 518 us so, as it comes 537; with results that are
-# to be kept 536, with rows that are to go first 559.
-_KEPT_MATRICES = 2
 
-
-def stages(columns: int, *, matrices: int, shared_bytes: int) -> int:
+def stages(spec: RmsNorm, columns: int, *, shared_bytes: int) -> int:
   """`row_stream.stages` beside the weights."""
-  return row_stream.stages(
-    columns, shared_bytes=shared_bytes, **_options(columns, matrices, shared_bytes)
-  )
+  options = _options(spec, columns, shared_bytes)
+  return row_stream.stages(columns, shared_bytes=shared_bytes, **options)
 
 
-def _options(columns: int, matrices: int, shared_bytes: int) -> dict[str, Any]:
+def _stored_weight(spec: RmsNorm) -> jnp.dtype:
+  """The dtype in which the weights lie in shared memory: 16 bits as they come, else float32."""
+  return spec.weight_dtype if spec.weight_dtype.itemsize == 2 else jnp.dtype(jnp.float32)
+
+
+def _options(spec: RmsNorm, columns: int, shared_bytes: int) -> dict[str, Any]:
   """Of a stream of rows: shifted if there are stages for them with the room before a row."""
   options: dict[str, Any] = {
-    "matrices": matrices,
-    "column_bytes": _WEIGHT_BYTES,
-    "kept": matrices == _KEPT_MATRICES,
+    "matrices": 1 + len(spec.sum_dtypes),
+    "column_bytes": _stored_weight(spec).itemsize,
+    # two rows in and two out, far apart in memory: on an H200 65536 x 4096 take 515 us with 8
+    # stages, 517 with the 12 that fit and 518 with 4; 1024 x 4096 8.91, 9.14 and 8.89, 7239 x 4096
+    # 54.8, 54.7 and 56.2
+    "few": bool(spec.sum_dtypes),
   }
   shifted = {**options, "shifted": True, "fixed": True}
   found = row_stream.stages(columns, shared_bytes=shared_bytes, **shifted)
@@ -136,6 +136,7 @@ def run(
   *,
   cores: int,
   shared_bytes: int,
+  l2_bytes: int,
   interpret: Any = None,
 ) -> tuple[jax.Array, ...]:
   """The normalised rows, and x + residual where there is one.
@@ -147,6 +148,7 @@ def run(
     weight: [1, 1, columns].
     cores: Streaming multiprocessors.
     shared_bytes: Of a thread block.
+    l2_bytes: Of the device.
     interpret: None to compile, or the interpreter's parameters.
   """
   like = matrices[0]
@@ -157,14 +159,14 @@ def run(
     cores=cores,
     shared_bytes=shared_bytes,
     interpreted=interpret is not None,
-    **_options(columns, len(matrices), shared_bytes),
+    kept=row_stream.are_kept(matrices, l2_bytes=l2_bytes),
+    **_options(spec, columns, shared_bytes),
   )
-  if weight.dtype.itemsize != 2:
-    weight = weight.astype(jnp.float32)
+  weight = weight.astype(_stored_weight(spec))
   found = plgpu.kernel(
     _Kernel(spec, stream).body,
     out_type=tuple(
-      sharding.out_struct((rows, stream.result_columns), dtype, like)
+      sharding.out_struct((rows, stream.share.result_columns), dtype, like)
       for dtype in (*spec.out_dtypes, *spec.sum_dtypes)
     ),
     scratch_types=(

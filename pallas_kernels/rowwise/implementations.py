@@ -27,7 +27,11 @@ from pallas_kernels.rowwise import (
   rms_gradient_tiles,
   xla,
 )
-from pallas_kernels.rowwise.hopper_refusals import XLA_ALIGNED_BYTES, shared_bytes_of
+from pallas_kernels.rowwise.hopper_refusals import (
+  XLA_ALIGNED_BYTES,
+  l2_bytes_of,
+  shared_bytes_of,
+)
 from pallas_kernels.rowwise.request import RowOperands, RowRequest
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 from pallas_kernels.rowwise.sizes import Sizes, count_refusal, sizes_of
@@ -218,6 +222,7 @@ def _run_hopper(
     "shared_bytes": shared_bytes_of(device),
     "interpret": compat.gpu_interpret_params() if one.interpreted else None,
   }
+  l2_bytes = l2_bytes_of(device)
   if isinstance(spec, Transpose):
     (x,) = operands.matrices
     return (spec.back(hopper_transpose.run(spec.forth(x), **options)),)
@@ -225,8 +230,10 @@ def _run_hopper(
     x, d_out = operands.matrices
     return hopper_rms_gradient.run(spec, x, operands.others[0], d_out, **options)
   if isinstance(spec, RmsNorm):
-    return hopper_rms_norm.run(spec, operands.matrices, operands.others[0], **options)
-  return hopper_rows.run(spec, operands.matrices, **options)
+    return hopper_rms_norm.run(
+      spec, operands.matrices, operands.others[0], l2_bytes=l2_bytes, **options
+    )
+  return hopper_rows.run(spec, operands.matrices, l2_bytes=l2_bytes, **options)
 
 
 def _run_xla(

@@ -146,6 +146,17 @@ def merge(first: SquareSum, second: SquareSum) -> SquareSum:
   return SquareSum(largest, scaled(first) + scaled(second))
 
 
+def plain_sum(parts: Sequence[SquareSum]) -> tuple[jax.Array, SquareSum]:
+  """Whether no part was scaled, and what `merge` of one after another is then: a sum.
+
+  Of 128 parts that is 128 additions, where merges are a chain of 27 ns each on an H200.
+  """
+  base = 2.0**_TARGET_EXPONENT
+  plain = functools.reduce(jnp.logical_and, [part.largest == base for part in parts])
+  total = functools.reduce(operator.add, [part.total for part in parts])
+  return jnp.min(plain.astype(jnp.int32)) > 0, SquareSum(parts[0].largest, total)
+
+
 def inverse_rms(squares: SquareSum, *, columns: int, eps: float) -> InverseRms:
   """From the squares of a whole row of `columns` elements."""
   power = _power(jnp.maximum(squares.largest, math.sqrt(eps)))

@@ -58,6 +58,7 @@ def _request(
     eps=check_number("eps", eps, lowest=0.0),
     weight_offset=check_number("weight_offset", weight_offset),
     normalised_dtype=dtype if cast_before_weight else None,
+    weight_dtype=jnp.dtype(weight.dtype),
     out_dtype=out,
     sum_dtype=None if residual is None else dtype,
     num_splits=_checked_splits(num_splits, x.shape[-1]),

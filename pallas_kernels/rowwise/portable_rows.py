@@ -35,8 +35,9 @@ from pallas_kernels.rowwise import arithmetic
 from pallas_kernels.rowwise.blocks import Window, as_kernel, group_index, kept_pieces, left, unravel
 from pallas_kernels.rowwise.specs import Blocks, Part, RowSpec
 
-# Partial statistics that a program asks for at once before it merges them.
-_MERGED_AT_ONCE = 16
+# Partial statistics that a program asks for at once before it merges them: of 1 x 2^20 in 64
+# segments on an H200 16 take 5.14 us, 32 4.75, 64 5.01; of 8 x 2^20 17.2, 15.9 and 18.6.
+_MERGED_AT_ONCE = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +147,13 @@ class _Refs:
 
 
 def _merged(
-  spec: RowSpec, round_index: int, refs: tuple[Any, ...], rows: _Rows, *, interpreted: bool
+  spec: RowSpec,
+  round_index: int,
+  refs: tuple[Any, ...],
+  rows: _Rows,
+  *,
+  branches: bool,
+  interpreted: bool,
 ) -> Blocks:
   """The statistics of whole rows from those of their segments, merged in order."""
   segments = rows.tiles.segments
@@ -155,6 +162,13 @@ def _merged(
     return [tuple(rows.block.load_per_row(ref, start + i) for ref in refs) for i in range(count)]
 
   def add(carry: Blocks, parts: list[Blocks]) -> Blocks:
+    plainly = spec.merged_plainly(round_index, [carry, *parts]) if branches and parts else None
+    if plainly is None:
+      return one_by_one(carry, parts)
+    is_plain, found = plainly
+    return lax.cond(is_plain, lambda: found, lambda: one_by_one(carry, parts))
+
+  def one_by_one(carry: Blocks, parts: list[Blocks]) -> Blocks:
     for part in parts:
       carry = spec.merge(round_index, carry, part)
       if interpreted:
@@ -204,7 +218,10 @@ def _body(
   rows = _Rows(tiles, program)
   settle = functools.partial(spec.settle, columns=tiles.columns, arithmetic=exact)
   settled = [
-    settle(index, _merged(spec, index, partial, rows, interpreted=interpreted))
+    settle(
+      index,
+      _merged(spec, index, partial, rows, branches=exact.branches, interpreted=interpreted),
+    )
     for index, partial in enumerate(refs.partials)
   ]
 

@@ -122,16 +122,19 @@ class Share:
     if self.fixed:
       starts = self.starts(member)
       return [self.of_row(x, start) for x, start in zip(pieces, starts, strict=True)]
+    starts = self.starts(member)
+    return [self.within(i, x, starts[i], shift) for i, x in enumerate(pieces)]
+
+  def within(self, index: int, block: jax.Array, start: Any, shift: Any) -> jax.Array:
+    """A member's piece of this index, float32, 0 where memory goes beyond a row whose pieces begin
+    where lines do."""
     across = self.members * self.piece
-    return [
-      self._within(x, start, shift)
-      if index * across < self.most_shift or (index + 1) * across > self.columns
-      else x
-      for index, (x, start) in enumerate(zip(pieces, self.starts(member), strict=True))
-    ]
+    if index * across >= self.most_shift and (index + 1) * across <= self.columns:
+      return block
+    return self._within(block, start, shift)
 
   def _within(self, block: jax.Array, start: Any, shift: Any) -> jax.Array:
-    """One of `inside`, at least in part beyond it in some row."""
+    """A piece, 0 beyond the row."""
     if self.interpreted:
       column = start - shift + jnp.arange(self.piece)
       return jnp.where((column >= 0) & (column < self.columns), block, 0.0)
@@ -234,6 +237,85 @@ class Share:
 
     put(block, at)
 
+  def put(self, block: jax.Array, rows: Sequence[Any], start: Any) -> None:
+    """float32 numbers of a piece in the place of those of two 16-bit rows in shared memory.
+
+    Compiled alone. A thread puts its numbers where its own of the rows were, and reads them
+    by `get`.
+    """
+    at = [row.at[pl.ds(start, self.piece)] for row in rows]
+
+    @plgpu.inline_mgpu(arg_types=(self._block, *(plgpu.RefType() for _ in at)))
+    def replaced(_: Any, block: Any, *places: Any) -> None:
+      (register,) = block.registers.flat
+      i32 = ir.IntegerType.get_signless(32)
+      words = mgpu_utils.bitcast(register, ir.VectorType.get((self.vector,), i32))
+      elements = [
+        vector.extract(words, dynamic_position=[], static_position=[i]) for i in range(self.vector)
+      ]
+      half = self.vector // 2
+      for i, place in enumerate(places):
+        part = vector.from_elements(
+          ir.VectorType.get((half,), i32), elements[i * half : (i + 1) * half]
+        )
+        llvm.store(part, self._place(place), alignment=4 * half)
+
+    replaced(block, *at)
+
+  def get(self, rows: Sequence[Any], start: Any) -> jax.Array:
+    """What `put` put there."""
+    at = [row.at[pl.ds(start, self.piece)] for row in rows]
+
+    @plgpu.inline_mgpu(
+      arg_types=tuple(plgpu.RefType() for _ in at),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self._block),
+    )
+    def found(_: Any, *places: Any) -> Any:
+      half = self.vector // 2
+      part = ir.VectorType.get((half,), ir.F32Type.get())
+      loaded = [llvm.load(part, self._place(place), alignment=4 * half) for place in places]
+      return self._numbers(
+        [
+          vector.extract(one, dynamic_position=[], static_position=[i])
+          for one in loaded
+          for i in range(half)
+        ]
+      )
+
+    return found(*at)
+
+  def larger(self, found: jax.Array, block: jax.Array) -> jax.Array:
+    """The larger of each number and |x|, of a NaN the number; float32 pieces."""
+    if self.interpreted:
+      return jnp.fmax(found, jnp.abs(block))
+
+    @plgpu.inline_mgpu(
+      arg_types=(self._block, self._block),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self._block),
+    )
+    def taken(_: Any, *blocks: Any) -> Any:
+      f32 = ir.F32Type.get()
+      pairs = [
+        [
+          vector.extract(x.registers.flat[0], dynamic_position=[], static_position=[i])
+          for x in blocks
+        ]
+        for i in range(self.vector)
+      ]
+      return self._numbers(
+        [llvm.inline_asm(f32, pair, _LARGER_MAGNITUDE, "=f,f,f") for pair in pairs]
+      )
+
+    return taken(found, block)
+
+  def _numbers(self, elements: Sequence[Any]) -> Any:
+    """A piece of which a thread has these float32 numbers."""
+    register = vector.from_elements(ir.VectorType.get((self.vector,), ir.F32Type.get()), elements)
+    layout = mgpu.WGStridedFragLayout((self.piece,), self.vector)
+    return mgpu.FragmentedArray(
+      _registers=np.array([register], dtype=object), _layout=layout, _is_signed=None
+    )
+
   def _place(self, shared: Any) -> Any:
     """The address of a thread's vector of a piece."""
     i32 = ir.IntegerType.get_signless(32)
@@ -273,6 +355,20 @@ class Share:
         write()
 
     put(block, row, jnp.asarray(start - shift, jnp.int32))
+
+  @property
+  def result_columns(self) -> int:
+    """Of a row of results; see `store`."""
+    return self.stored if self.interpreted else self.columns
+
+  def settled(self, results: jax.Array) -> jax.Array:
+    """Rows of results of which each has `result_columns`: the columns of the row alone."""
+    if not self.interpreted:
+      return results
+    rows = results.shape[0]
+    shifts = self.shift(jnp.arange(rows, dtype=jnp.int32))
+    places = jnp.reshape(shifts, (-1, 1)) + jnp.arange(self.columns)
+    return jnp.take_along_axis(results, jnp.broadcast_to(places, (rows, self.columns)), 1)
 
   def largest_magnitude(
     self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any = None

@@ -34,9 +34,11 @@ from pallas_kernels.rowwise.warpgroup_sums import clear
 # pays what a row costs beside its numbers, some 95 instructions a warp where 32 numbers of a codec
 # cost 576, so that few share one.
 _CONSUMERS = 4
-_MOST_NUMBERS = 48
+MOST_NUMBERS = 48
 # Of a thread, where all share a row.
-_LARGEST_SHARE = 64
+LARGEST_SHARE = 64
+# Of a row.
+MOST_COLUMNS = _CONSUMERS * WARPGROUP_THREADS * LARGEST_SHARE
 # A copy has as many bytes for each thread of the memory warpgroup: 64 columns are 128 B. What is
 # left of a row comes with a copy of its last 64, in part once more.
 COPIED_COLUMNS = 64
@@ -44,14 +46,16 @@ COPIED_COLUMNS = 64
 COLUMNS_STEP = 8
 VECTORS = (8, 4)
 _MOST_STAGES = 16
+# Of a group: one is read while the other is filled.
+_FEWEST_STAGES = 2
 # Beside the ring: barriers, what warps exchange.
 OTHER_BYTES = 2048
 
 
-def members_of(columns: int) -> int:
+def members_of(columns: int, *, most_numbers: int = MOST_NUMBERS) -> int:
   """Warpgroups that share a row: as many as have room for its numbers, or all."""
   for members in (1, 2):
-    if columns <= members * WARPGROUP_THREADS * _MOST_NUMBERS:
+    if columns <= members * WARPGROUP_THREADS * most_numbers:
       return members
   return _CONSUMERS
 
@@ -67,8 +71,24 @@ def copies_of(columns: int) -> list[tuple[int, int]]:
   return [(0, whole)] + ([(columns - COPIED_COLUMNS, COPIED_COLUMNS)] if whole < columns else [])
 
 
+def copy_row(columns: int, row: Any, there: Any, arrived: Any, shift: Any = 0) -> None:
+  """A row of so many columns from global memory, in as many arrivals as it has copies."""
+  for start, size in copies_of(columns):
+    plgpu.copy_gmem_to_smem(
+      row.at[pl.ds(start, size)],
+      there.at[pl.ds(start + shift, size)],
+      arrived,
+      oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
+    )
+
+
 def share_of(
-  columns: int, *, shifted: bool = False, fixed: bool = False, interpreted: bool = False
+  columns: int,
+  *,
+  shifted: bool = False,
+  fixed: bool = False,
+  interpreted: bool = False,
+  most_numbers: int = MOST_NUMBERS,
 ) -> Share | None:
   """The pieces with the fewest zeros beyond the row's end; None: the kernels take no such row.
 
@@ -80,15 +100,15 @@ def share_of(
       it the order of a sum, unless it is fixed.
     fixed: See `Share`.
     interpreted: Whether an interpreter runs it.
+    most_numbers: Of a thread, where not all share a row.
   """
-  most = _CONSUMERS * WARPGROUP_THREADS * _LARGEST_SHARE
-  if not COPIED_COLUMNS <= columns <= most or columns % COLUMNS_STEP:
+  if not COPIED_COLUMNS <= columns <= MOST_COLUMNS or columns % COLUMNS_STEP:
     return None
   most_shift = most_shift_of(columns) if shifted else 0
   before = 0 if fixed else most_shift
-  if columns + before > most:
+  if columns + before > MOST_COLUMNS:
     before = most_shift = 0
-  members = members_of(columns + before)
+  members = members_of(columns + before, most_numbers=most_numbers)
   found = [Share(columns, members, vector, interpreted, most_shift, fixed) for vector in VECTORS]
   return min(found, key=lambda one: (one.stored, -one.vector))
 
@@ -101,7 +121,7 @@ def stages(
   column_bytes: int = 0,
   shifted: bool = False,
   fixed: bool = False,
-  kept: bool = False,
+  few: bool = False,
 ) -> int:
   """Stages of a 16-bit row of each matrix that fit; 0: too few, or no such row.
 
@@ -115,16 +135,34 @@ def stages(
     column_bytes: What a column takes beside the ring.
     shifted: See `share_of`.
     fixed: See `Share`.
-    kept: See `RowStream`.
+    few: Whether there are no more than have to be.
   """
   share = share_of(columns, shifted=shifted, fixed=fixed)
   if share is None:
     return 0
   groups = _CONSUMERS // share.members
-  beside = OTHER_BYTES + column_bytes * share.stored
-  room = shared_bytes - beside - (BARRIER_BYTES if kept else 0)
-  found = min(room // (2 * share.room * matrices), _MOST_STAGES) // groups * groups
-  return found if found >= 2 * groups else 0
+  # copies with a hint have barriers of their own
+  room = shared_bytes - OTHER_BYTES - BARRIER_BYTES - column_bytes * share.stored
+  fewest = _FEWEST_STAGES * groups
+  most = fewest if few else _MOST_STAGES
+  found = min(room // (2 * share.room * matrices), most) // groups * groups
+  return found if found >= fewest else 0
+
+
+def are_kept(matrices: Sequence[jax.Array], *, l2_bytes: int) -> bool:
+  """Whether L2 is told to keep rows that come in longer than other lines, results among them.
+
+  Which leaves the other lines to results on their way out. Worth it where L2 does not hold
+  what comes in. H200, kept and as it comes, us: of rms_norm 65536 x 12288 784 and 812, 65536 x
+  4096 260 and 268, 7239 x 11008 76.3 and 77.9, with a residual 65536 x 4096 519 and 537, 7239 x
+  12288 171 and 176. But 1024 x 12288 12.7 and 12.5, and of 2048 x 8192, whose results the next
+  kernel finds in L2, with that kernel 30.5 and 29.8.
+
+  Args:
+    matrices: That come in.
+    l2_bytes: Of the device.
+  """
+  return sum(x.size * x.dtype.itemsize for x in matrices) > l2_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,8 +196,7 @@ class RowStream:
     groups: Of a thread block.
     programs: Thread blocks.
     stages: Of the ring.
-    kept: Whether L2 is told to keep rows that come in longer than other lines, results
-      among them; False where an interpreter runs it, which has no L2.
+    kept: See `are_kept`; False where an interpreter runs it, which has no L2.
   """
 
   matrices: int
@@ -181,6 +218,7 @@ class RowStream:
     column_bytes: int = 0,
     shifted: bool = False,
     fixed: bool = False,
+    few: bool = False,
     kept: bool = False,
     interpreted: bool = False,
   ) -> "RowStream":
@@ -194,7 +232,7 @@ class RowStream:
       column_bytes=column_bytes,
       shifted=shifted,
       fixed=fixed,
-      kept=kept,
+      few=few,
     )
     return RowStream(
       matrices,
@@ -205,20 +243,6 @@ class RowStream:
       num_stages,
       kept and not interpreted,
     )
-
-  @property
-  def result_columns(self) -> int:
-    """Of a row of results; see `Share.store`."""
-    return self.share.stored if self.share.interpreted else self.share.columns
-
-  def settled(self, results: jax.Array) -> jax.Array:
-    """Rows of results of which each has `result_columns`: the columns of the row alone."""
-    share = self.share
-    if not share.interpreted:
-      return results
-    shifts = share.shift(jnp.arange(self.rows, dtype=jnp.int32))
-    places = jnp.reshape(shifts, (-1, 1)) + jnp.arange(share.columns)
-    return jnp.take_along_axis(results, jnp.broadcast_to(places, (self.rows, share.columns)), 1)
 
   @property
   def consumers(self) -> int:

@@ -112,6 +112,13 @@ class RowSpec(Spec, Protocol):
     """The statistics of two parts, the first one before the second."""
     ...
 
+  def merged_plainly(
+    self, round_index: int, parts: Sequence[Blocks]
+  ) -> tuple[jax.Array, Blocks] | None:
+    """Whether all parts, merged one after another, are what follows, which is quicker; None: no
+    such way."""
+    ...
+
   def settle(
     self, round_index: int, statistics: Blocks, *, columns: int, arithmetic: Arithmetic
   ) -> Any:
@@ -274,6 +281,10 @@ class RowCodes:
     del round_index
     return (jnp.maximum(first[0], second[0]),)
 
+  def merged_plainly(self, round_index: int, parts: Sequence[Blocks]) -> None:
+    """A merge is one instruction as it is."""
+    del round_index, parts
+
   def settle(
     self, round_index: int, statistics: Blocks, *, columns: int, arithmetic: Arithmetic
   ) -> jax.Array:
@@ -299,6 +310,7 @@ class RmsNorm:
     weight_offset: Added to the weight.
     normalised_dtype: What the normalised row is rounded to before the weight;
       None: nothing.
+    weight_dtype: Of the weight.
     out_dtype: Of the result; of the codes where they are wanted.
     sum_dtype: Of x + residual, which is a result, too; None: no residual.
     num_splits: Segments of a row, where the caller fixes them.
@@ -307,6 +319,7 @@ class RmsNorm:
   eps: float
   weight_offset: float
   normalised_dtype: jnp.dtype | None
+  weight_dtype: jnp.dtype
   out_dtype: jnp.dtype
   sum_dtype: jnp.dtype | None
   num_splits: int | None
@@ -380,6 +393,15 @@ class RmsNorm:
     if round_index == 0:
       return tuple(inverse_rms.merge(inverse_rms.SquareSum(*first), inverse_rms.SquareSum(*second)))
     return (jnp.maximum(first[0], second[0]),)
+
+  def merged_plainly(
+    self, round_index: int, parts: Sequence[Blocks]
+  ) -> tuple[jax.Array, Blocks] | None:
+    """The sum, of rows that were not scaled."""
+    if round_index:
+      return None
+    plain, total = inverse_rms.plain_sum([inverse_rms.SquareSum(*part) for part in parts])
+    return plain, tuple(total)
 
   def settle(
     self, round_index: int, statistics: Blocks, *, columns: int, arithmetic: Arithmetic

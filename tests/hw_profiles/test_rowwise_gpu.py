@@ -223,6 +223,21 @@ def test_few_long_rows_are_split_and_many_are_not():
   assert hw.best_num_splits(hw.RmsNormProblem(4096, 1 << 18), H200) == 1
 
 
+@pytest.mark.parametrize(
+  ("rows", "columns", "splits"),
+  [
+    (1, 65536, 8),
+    (1, 1 << 17, 16),
+    (1, 1 << 20, 64),  # segments that are kept
+    (64, 65536, 4),  # programs for two of each core
+    (64, 1 << 18, 16),
+    (8, 16384, 1),
+  ],
+)
+def test_a_row_has_no_more_segments_than_are_quick_to_merge(rows, columns, splits):
+  assert hw.best_num_splits(hw.RmsNormProblem(rows, columns), H200) == splits
+
+
 def test_a_split_that_is_chosen_is_faster_than_one_launch():
   problem = hw.RmsNormProblem(1, 1 << 22)
   splits = hw.best_num_splits(problem, H200)

@@ -66,6 +66,7 @@ def special_rows(rng, rows: int, columns: int, dtype: str = "bfloat16") -> jax.A
     (1, 2048),  # one row: most groups have none
     (45, 512),  # more turns than stages
     (9, 7168),  # warpgroups share a row
+    (3, 16640),  # too wide for a block of its own
   ],
 )
 def test_codes_of_gated_rows_are_inside_the_bounds(rows, columns, code, cores, races, rng):
@@ -231,7 +232,8 @@ def test_every_group_has_stages_of_its_own(columns, matrices, expected):
     ((7239, 11008), "float32", {}, "rows of 16 bits"),
     ((7239, 5001), "bfloat16", {}, "a multiple of 8 from 64 on"),
     ((7239, 56), "bfloat16", {}, "a multiple of 8 from 64 on"),
-    ((7239, 32768), "bfloat16", {}, "have to fit in shared memory"),
+    ((7239, 32776), "bfloat16", {}, "the kernel takes 32768 at most"),
+    ((7239, 32768), "bfloat16", {}, "fit in 232448 bytes .* those of 28672 columns do"),
     ((7239, 4096), "bfloat16", {"config": RowConfig(1, 4096, 1)}, "follow from its columns"),
   ],
 )
@@ -249,6 +251,19 @@ def test_an_older_jax_and_another_device_are_refused_by_name(monkeypatch):
   monkeypatch.setattr(compat, "CARRIES_ARRAYS", False)
   with device.abstract_gpu(**H200):
     assert "needs jax 0.11" in explain(quantize_rows, x).refused["mosaic_gpu"]
+
+
+@runs_hopper
+@pytest.mark.parametrize(("rows", "is_kept"), [(7239, True), (1024, False)])
+def test_l2_keeps_rows_as_they_are_where_it_does_not_hold_all(rows, is_kept):
+  def text(function, *operands):
+    traced = jax.jit(lambda *x: function(*x, implementation="mosaic_gpu")).trace(*operands)
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+  x = jax.ShapeDtypeStruct((rows, 16640), jnp.bfloat16)
+  with device.abstract_gpu(**H200):
+    assert ("evict_last" in text(quantize_rows, x)) == is_kept
+    assert "evict_last" not in text(swiglu_quantize, x, x)
 
 
 @runs_hopper

@@ -21,6 +21,7 @@ from rowwise_cases import (
 import reference
 from pallas_kernels import RowConfig, device, explain
 from pallas_kernels.rowwise import hopper_rms_norm
+from pallas_kernels.rowwise.specs import RmsNorm
 
 pytestmark = HOPPER_MARKS
 
@@ -86,11 +87,24 @@ def test_nans_and_infinities_are_where_the_portable_kernel_has_them(cores, rng):
 
 
 @pytest.mark.parametrize(
-  ("columns", "matrices", "expected"),
-  [(12288, 1, 6), (11008, 2, 4), (5000, 2, 8), (4096, 2, 12), (12288, 2, 0), (100, 1, 0)],
+  ("columns", "weight", "residual", "expected"),
+  [
+    (12288, "float32", False, 6),
+    (12288, "bfloat16", False, 8),  # weights of 16 bits lie there as they come
+    (11008, "float32", True, 4),
+    (5000, "float32", True, 8),
+    (4096, "float16", False, 16),
+    (4096, "float16", True, 8),  # two of a group, though more would fit
+    (12288, "bfloat16", True, 4),
+    (12288, "float32", True, 0),
+    (12288, "float64", True, 0),  # computed in float32
+    (100, "bfloat16", False, 0),
+  ],
 )
-def test_every_group_has_stages_of_its_own_beside_the_weights(columns, matrices, expected):
-  found = hopper_rms_norm.stages(columns, matrices=matrices, shared_bytes=H200_SHARED_BYTES)
+def test_every_group_has_stages_of_its_own_beside_the_weights(columns, weight, residual, expected):
+  bf16 = jnp.dtype(jnp.bfloat16)
+  spec = RmsNorm(1e-6, 0.0, None, jnp.dtype(weight), bf16, bf16 if residual else None, None)
+  found = hopper_rms_norm.stages(spec, columns, shared_bytes=H200_SHARED_BYTES)
   assert found == expected
 
 
@@ -103,8 +117,10 @@ def test_every_group_has_stages_of_its_own_beside_the_weights(columns, matrices,
     (4096, "bfloat16", {"quantize_dtype": "int8"}, "a second round"),
     (4096, "bfloat16", {"num_splits": 2}, "num_splits"),
     (4096, "bfloat16", {"config": RowConfig(1, 4096, 1)}, "follow from its columns"),
-    (5001, "bfloat16", {}, "a multiple of 8 from 64 on"),
-    (12288, "bfloat16", {"residual": True}, "have to fit in shared memory"),
+    (5001, "bfloat16", {}, "5001 columns: the kernel takes a multiple of 8 from 64 on"),
+    (56, "bfloat16", {}, "56 columns: the kernel takes a multiple of 8 from 64 on"),
+    (32776, "bfloat16", {}, "32776 columns: the kernel takes 32768 at most"),
+    (32768, "bfloat16", {"residual": True}, "fit in 232448 bytes .* those of 22528 columns do"),
   ],
 )
 def test_what_it_refuses(columns, dtype, options, reason):
@@ -142,7 +158,19 @@ def test_what_it_refuses_of_a_batch_says_whether_it_is_the_gradient():
 
 
 @runs_hopper
-@pytest.mark.parametrize("columns", [4096, 5000, 11008])
+def test_two_rows_of_a_residuals_call_fit_beside_weights_of_16_bits():
+  x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((7239, 12288), (12288,)))
+  wide = jax.ShapeDtypeStruct(weight.shape, jnp.float32)
+  with device.abstract_gpu(**H200):
+    assert explain(rms_norm.__wrapped__, x, weight, residual=x).implementation == "mosaic_gpu"
+    found = explain(rms_norm.__wrapped__, x, wide, residual=x)
+  assert found.implementation == "triton"
+  assert "beside float32 weights" in found.refused["mosaic_gpu"]
+  assert "of narrower rows those of 11264 columns do" in found.refused["mosaic_gpu"]
+
+
+@runs_hopper
+@pytest.mark.parametrize("columns", [4096, 5000, 12288])
 def test_long_rows_lower_with_gradients_of_their_own(columns):
   def loss(x, residual, weight):
     out, total = rms_norm.__wrapped__(x, weight, residual=residual, implementation="mosaic_gpu")
@@ -157,7 +185,11 @@ def test_long_rows_lower_with_gradients_of_their_own(columns):
 
 
 @runs_hopper
-def test_l2_keeps_the_rows_that_come_in_beside_a_residual():
+@pytest.mark.parametrize(
+  ("rows", "plain_is_kept", "summed_is_kept"),
+  [(7239, True, True), (3200, False, True), (1600, False, False)],  # 16 KB each, of 50 MiB
+)
+def test_l2_keeps_what_comes_in_where_it_does_not_hold_all(rows, plain_is_kept, summed_is_kept):
   def text(x, weight, *residual):
     def call(x, weight, residual=None):
       return rms_norm.__wrapped__(x, weight, residual=residual, implementation="mosaic_gpu")
@@ -165,10 +197,10 @@ def test_l2_keeps_the_rows_that_come_in_beside_a_residual():
     traced = jax.jit(call).trace(x, weight, *residual)
     return traced.lower(lowering_platforms=("cuda",)).as_text()
 
-  x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((7239, 8192), (8192,)))
+  x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((rows, 8192), (8192,)))
   with device.abstract_gpu(**H200):
-    assert "evict_last" in text(x, weight, x)
-    assert "evict_last" not in text(x, weight)
+    assert ("evict_last" in text(x, weight)) == plain_is_kept
+    assert ("evict_last" in text(x, weight, x)) == summed_is_kept
 
 
 @runs_hopper
@@ -176,10 +208,12 @@ def test_l2_keeps_the_rows_that_come_in_beside_a_residual():
   ("shape", "plain_runs_there", "summed_runs_there"),
   [
     ((7239, 11008), True, True),
-    ((1024, 12288), True, False),  # two rows of a residual's call do not fit
-    ((7239, 4096), False, True),
-    ((3, 2413, 4160), False, True),
+    ((1024, 12288), True, True),
+    ((7239, 4096), True, True),
+    ((3, 2413, 4160), True, True),
+    ((4096, 4096), False, True),  # L2 holds x
     ((7239, 5000), True, True),  # neighbours share lines
+    ((2048, 5000), True, True),
     ((7239, 2048), False, False),  # short rows
     ((1024, 4096), False, False),  # all in L2
     ((64, 12288), False, False),  # few of them

@@ -28,6 +28,7 @@ import reference
 from pallas_kernels import RowConfig
 from pallas_kernels.rowwise import (
   arithmetic,
+  inverse_rms,
   portable_elements,
   portable_rms_gradient,
   rms_gradient_tiles,
@@ -527,3 +528,17 @@ def test_the_same_bits_on_every_run(rng):
   for first, second in itertools.pairwise(runs):
     for a, b in zip(first, second, strict=True):
       np.testing.assert_array_equal(a, b)
+
+
+def test_sums_of_segments_that_were_not_scaled_add_up_as_their_merges_do(rng):
+  def part(largest):
+    total = jnp.asarray(rng.uniform(1e-9, 1e9, (2, 1)), jnp.float32)
+    return inverse_rms.SquareSum(jnp.full((2, 1), largest, jnp.float32), total)
+
+  parts = [part(2.0**40) for _ in range(40)]
+  plain, total = inverse_rms.plain_sum(parts)
+  assert plain
+  for found, expected in zip(total, functools.reduce(inverse_rms.merge, parts), strict=True):
+    np.testing.assert_array_equal(found, expected)
+  for largest in (0.0, 1.0, 2.0**41):
+    assert not inverse_rms.plain_sum([*parts, part(largest)])[0]
