@@ -213,7 +213,7 @@ def test_l2_keeps_what_comes_in_where_it_does_not_hold_all(rows, plain_is_kept, 
     ((3, 2413, 4160), True, True),
     ((4096, 4096), False, True),  # L2 holds x
     ((7239, 5000), True, True),  # neighbours share lines
-    ((2048, 5000), True, True),
+    ((2048, 5000), False, False),  # those, and L2 holds them
     ((7239, 2048), False, False),  # short rows
     ((1024, 4096), False, False),  # all in L2
     ((64, 12288), False, False),  # few of them
