@@ -241,7 +241,8 @@ class Share:
     """float32 numbers of a piece in the place of those of two 16-bit rows in shared memory.
 
     Compiled alone. A thread puts its numbers where its own of the rows were, and reads them
-    by `get`.
+    by `get`. By the rows' indices: with addresses as `load` has them the kernel of 11008 columns
+    takes 76 registers, with indices 64, of which a core has room for four blocks.
     """
     at = [row.at[pl.ds(start, self.piece)] for row in rows]
 
@@ -258,7 +259,7 @@ class Share:
         part = vector.from_elements(
           ir.VectorType.get((half,), i32), elements[i * half : (i + 1) * half]
         )
-        llvm.store(part, self._place(place), alignment=4 * half)
+        vector.store(vector.bitcast(self._narrow(place), part), place, [self._first()])
 
     replaced(block, *at)
 
@@ -273,7 +274,10 @@ class Share:
     def found(_: Any, *places: Any) -> Any:
       half = self.vector // 2
       part = ir.VectorType.get((half,), ir.F32Type.get())
-      loaded = [llvm.load(part, self._place(place), alignment=4 * half) for place in places]
+      loaded = [
+        vector.bitcast(part, vector.load(self._narrow(place), place, [self._first()]))
+        for place in places
+      ]
       return self._numbers(
         [
           vector.extract(one, dynamic_position=[], static_position=[i])
@@ -315,6 +319,16 @@ class Share:
     return mgpu.FragmentedArray(
       _registers=np.array([register], dtype=object), _layout=layout, _is_signed=None
     )
+
+  def _first(self) -> Any:
+    """Where a thread's vector of a piece begins."""
+    i32, index = ir.IntegerType.get_signless(32), ir.IndexType.get()
+    first = arith.muli(thread_of(WARPGROUP_THREADS), mgpu_utils.c(self.vector, i32))
+    return arith.index_castui(index, first)
+
+  def _narrow(self, piece: Any) -> Any:
+    """The type of a thread's vector of a piece."""
+    return ir.VectorType.get((self.vector,), ir.MemRefType(piece.type).element_type)
 
   def _place(self, shared: Any) -> Any:
     """The address of a thread's vector of a piece."""

@@ -19,7 +19,7 @@ from rowwise_cases import (
 
 import reference
 from pallas_kernels import RowConfig, compat, device, explain, quantize_rows, swiglu_quantize
-from pallas_kernels.rowwise import hopper_rows, mosaic_arithmetic, row_stream
+from pallas_kernels.rowwise import hopper_row_blocks, hopper_rows, mosaic_arithmetic, row_stream
 
 CODES = ["float8_e4m3fn", "int8"]
 pytestmark = HOPPER_MARKS
@@ -66,6 +66,7 @@ def special_rows(rng, rows: int, columns: int, dtype: str = "bfloat16") -> jax.A
     (1, 2048),  # one row: most groups have none
     (45, 512),  # more turns than stages
     (9, 7168),  # warpgroups share a row
+    (3, 9216),  # three of them
     (3, 16640),  # too wide for a block of its own
   ],
 )
@@ -199,6 +200,27 @@ def test_a_row_is_shared_by_few_warpgroups(columns, members, vector):
   assert columns % vector == 0
   assert share.stored // (128 * members) <= 48
   assert share.stored < 1.05 * columns or columns < 1024
+
+
+@pytest.mark.parametrize(
+  ("columns", "matrices", "expected"),
+  [
+    (4096, 2, (1, 8)),
+    (8192, 2, (2, 8)),
+    (11008, 2, (2, 4)),
+    (12288, 2, (3, 8)),  # pieces of three divide it
+    (12280, 2, (4, 4)),  # with the room before a row
+    (16384, 2, (4, 8)),
+    (12288, 1, (1, 8)),
+    (16384, 1, (2, 8)),
+    (16392, 1, None),  # too wide
+    (5001, 1, None),
+  ],
+)
+def test_a_block_of_its_own_has_few_warpgroups(columns, matrices, expected):
+  share = hopper_row_blocks.share_of(columns, matrices=matrices)
+  assert (share and (share.members, share.vector)) == expected
+  assert share is None or columns + share.most_shift <= share.stored
 
 
 @pytest.mark.parametrize(
