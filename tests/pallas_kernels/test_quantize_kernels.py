@@ -5,24 +5,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kernel_cases import accumulates, normal
+from kernel_cases import accumulates, normal, quantize_matmul
 
 import reference
-from pallas_kernels import MatmulConfig, device, explain, quantize_matmul
+from pallas_kernels import MatmulConfig, device, explain
 
 PORTABLE = ["xla", "interpret", pytest.param("triton", marks=pytest.mark.gpu)]
 
 
 def operands(rng, m, k, n, dtype, a_dtype="bfloat16"):
   """A of very different rows, codes of B over their range, scales of order 1."""
-  a = normal(rng, m, k, dtype=a_dtype) * jnp.asarray(
-    10.0 ** np.linspace(-3, 3, m)[:, None], a_dtype
-  )
+  powers = (10.0 ** np.linspace(-3, 3, m)[:, None]).astype(jnp.dtype(a_dtype))
+  a = np.asarray(normal(rng, m, k, dtype=a_dtype)) * powers
   if dtype == "int8":
-    b_q = jnp.asarray(rng.integers(-127, 128, (k, n)), jnp.int8)
+    b_q = rng.integers(-127, 128, (k, n)).astype(np.int8)
   else:
-    b_q = jnp.asarray(rng.standard_normal((k, n)) * 60, jnp.float32).astype(dtype)
-  return a, b_q, jnp.asarray(rng.uniform(0.5, 2, n), jnp.float32)
+    b_q = (rng.standard_normal((k, n)) * 60).astype(np.float32).astype(jnp.dtype(dtype))
+  return tuple(map(jnp.asarray, (a, b_q, rng.uniform(0.5, 2, n).astype(np.float32))))
 
 
 @pytest.mark.parametrize("name", PORTABLE)

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kernel_cases import EVERY, accumulates
+from kernel_cases import EVERY, accumulates, quantized_matmul
 
+import pallas_kernels
 import reference
-from pallas_kernels import MatmulConfig, quantized_matmul
+from pallas_kernels import MatmulConfig
 
 DTYPES = ["float8_e4m3fn", "int8"]
 
@@ -18,13 +19,14 @@ DTYPES = ["float8_e4m3fn", "int8"]
 def operands(rng, m, k, n, dtype):
   """Codes over the whole range, and scales of order 1."""
   if dtype == "int8":
-    codes = [jnp.asarray(rng.integers(-127, 128, s), jnp.int8) for s in ((m, k), (k, n))]
+    codes = [rng.integers(-127, 128, s).astype(np.int8) for s in ((m, k), (k, n))]
   else:
     codes = [
-      jnp.asarray(rng.standard_normal(s) * 60, jnp.float32).astype(dtype) for s in ((m, k), (k, n))
+      (rng.standard_normal(s) * 60).astype(np.float32).astype(jnp.dtype(dtype))
+      for s in ((m, k), (k, n))
     ]
-  scales = [jnp.asarray(rng.uniform(0.5, 2, s), jnp.float32) for s in ((m, 1), (n,))]
-  return *codes, *scales
+  scales = [rng.uniform(0.5, 2, s).astype(np.float32) for s in ((m, 1), (n,))]
+  return tuple(map(jnp.asarray, (*codes, *scales)))
 
 
 def assert_scaled(actual, a_q, b_q, a_scale, b_scale, implementation):
@@ -211,4 +213,4 @@ def test_a_wrong_argument_is_named(change, message):
   } | change
   arrays = [call.pop(name) for name in ("a_q", "b_q", "a_scale", "b_scale")]
   with pytest.raises(ValueError, match=message):
-    quantized_matmul(*arrays, **call)
+    pallas_kernels.quantized_matmul(*arrays, **call)
