@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from pallas_kernels.benchmark import main
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -26,5 +28,18 @@ def bench(tmp_path):
       timeout=240,
       check=False,
     )
+
+  return run
+
+
+@pytest.fixture
+def bench_here(tmp_path, monkeypatch, capsys):
+  """The same in this process, which has loaded JAX: where what is told matters and not how."""
+  monkeypatch.chdir(tmp_path)
+
+  def run(*arguments):
+    capsys.readouterr()
+    status = main.main(arguments)
+    return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
 
   return run
