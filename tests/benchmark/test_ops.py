@@ -215,7 +215,7 @@ def test_table_and_help_speak_of_the_op_in_its_own_terms(scaled_sum, capsys):
     if "scaled_sum, " in takers or takers.endswith(", scaled_sum")
   }
   assert takers.startswith("matmul, ")
-  assert "scaled_sum rows=96,columns=40" in text
+  assert "scaled_sum: rows=96,columns=40" in text
 
 
 def test_all_is_every_op_each_with_its_own_shape(scaled_sum):
