@@ -14,7 +14,8 @@ programs that each compute its numbers and store a part of the columns.
     mean(g·n) = Σ g·x·f / columns,    n = x·f
 
 Where a sum says that terms may have overflowed or vanished, the row is read
-again and scaled, as `inverse_rms` does.
+again and scaled, as `inverse_rms` does. A row of zeros, of x or of d_y, is read
+again as well: its sums are those of terms that vanished.
 
 Runs interpreted anywhere, and compiles for NVIDIA GPUs through Triton.
 """
