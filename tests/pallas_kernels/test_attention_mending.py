@@ -85,7 +85,8 @@ def rows_first(x) -> np.ndarray:
   return np.swapaxes(np.asarray(x), 1, 2)
 
 
-def forward(case: Case, arrays, at, interpret):
+def forward(case: Case, arrays, interpret, *doubts):
+  """Out and residual for each set of rows in doubt, by one program."""
   request, operands = request_of(case, arrays)
   sizes = operands.sizes
 
@@ -97,8 +98,9 @@ def forward(case: Case, arrays, at, interpret):
     )
     return portable.mend(request.rule, operands, given, interpret=interpret)
 
-  out, residual = quick(run)(operands, doubt_of(at, sizes.heads))
-  return out, jnp.swapaxes(residual, 1, 2)
+  mend = quick(run)
+  found = (mend(operands, doubt_of(at, sizes.heads)) for at in doubts)
+  return [(out, jnp.swapaxes(residual, 1, 2)) for out, residual in found]
 
 
 FORWARD = Case("forward", (2, LONG, SHORT, 2, 1, 16, 16), options=TO_THE_END)
@@ -108,8 +110,7 @@ FORWARD = Case("forward", (2, LONG, SHORT, 2, 1, 16, 16), options=TO_THE_END)
 @doubted
 def test_blocks_with_a_row_in_doubt_are_computed_again_and_no_others(at, interpret, rng):
   arrays = FORWARD.arrays(rng)
-  complete = forward(FORWARD, arrays, EVERYWHERE, interpret)
-  found = forward(FORWARD, arrays, at, interpret)
+  complete, found = forward(FORWARD, arrays, interpret, EVERYWHERE, at)
   for one, whole in zip(found, complete, strict=True):
     np.testing.assert_array_equal(rows_first(one), expected(rows_first(whole), at))
 
@@ -137,12 +138,12 @@ OPTIONS = [
 @pytest.mark.parametrize("case", OPTIONS, ids=str)
 def test_what_is_computed_again_is_inside_the_bound(case, interpret, rng):
   arrays = case.arrays(rng)
-  result = forward(case, arrays, EVERYWHERE, interpret)
+  (result,) = forward(case, arrays, interpret, EVERYWHERE)
   assert_inside_bound(case, arrays, result, "interpret" if interpret else "triton")
 
 
-def gradients(case: Case, arrays, d_out, at, interpret):
-  """dQ, or dK and dV, of which the rows `at` are in doubt: those of the longer side."""
+def gradients(case: Case, arrays, d_out, interpret, *doubts):
+  """dQ, or dK and dV, for each set of rows of the longer side in doubt, by one program."""
   request, operands = request_of(case, arrays)
   sizes = operands.sizes
   how = {"config": portable.MENDING, "interpret": interpret}
@@ -167,7 +168,8 @@ def gradients(case: Case, arrays, d_out, at, interpret):
     return dict(zip(("key", "value"), found, strict=True))
 
   heads = sizes.heads if sizes.seq_q == LONG else sizes.kv_heads
-  return quick(run)(operands, d_out, doubt_of(at, heads))
+  mend = quick(run)
+  return [mend(operands, d_out, doubt_of(at, heads)) for at in doubts]
 
 
 OF_QUERIES = dataclasses.replace(FORWARD, name="dq")
@@ -188,11 +190,10 @@ def random_d_out(case: Case, rng):
 )
 def test_gradients_in_doubt_are_computed_again_and_no_others(at, case, interpret, rng):
   arrays, d_out = case.arrays(rng), random_d_out(case, rng)
-  complete = gradients(case, arrays, d_out, EVERYWHERE, interpret)
+  complete, found = gradients(case, arrays, d_out, interpret, EVERYWHERE, at)
   assert_gradients_inside_bound(
     case, arrays, d_out, complete, "interpret" if interpret else "triton"
   )
-  found = gradients(case, arrays, d_out, at, interpret)
   for name, whole in complete.items():
     np.testing.assert_array_equal(rows_first(found[name]), expected(rows_first(whole), at))
 
@@ -223,7 +224,7 @@ def test_in_shard_map_with_varying_axes_checked(rng):
     run, mesh=mesh, in_specs=(spec("x"),) * 4, out_specs=spec("x"), check_vma=True
   )
   out, _ = quick(sharded)(*operands[:3], doubt_of(at, 2))
-  whole, _ = forward(FORWARD, arrays, EVERYWHERE, True)
+  ((whole, _),) = forward(FORWARD, arrays, True, EVERYWHERE)
   np.testing.assert_array_equal(rows_first(out), expected(rows_first(whole), at))
 
 
