@@ -74,11 +74,12 @@ def hopper_layout(
       columns=columns,
       swizzle_bytes=swizzle,
       dtype=dtype,
+      blocks=blocks,
       interpreted=interpreted,
     )
-    for shape, (rows, columns) in (
-      (a_shape, a_tile[::-1] if transposes.a else a_tile),
-      (b_shape, b_tile[::-1] if transposes.b else b_tile),
+    for shape, (rows, columns), blocks in (
+      (a_shape, a_tile[::-1] if transposes.a else a_tile, config.cluster_n),
+      (b_shape, b_tile[::-1] if transposes.b else b_tile, config.cluster_m),
     )
   )
   # TMA fills rows past the edge slowly (with M=1 in 64-row tiles the whole product

@@ -59,6 +59,7 @@ class TileCopy:
     columns: int,
     swizzle_bytes: int,
     dtype: Any,
+    blocks: int = 1,
     interpreted: bool = False,
   ) -> "TileCopy":
     """The copies that need least of a matrix.
@@ -68,6 +69,7 @@ class TileCopy:
       rows, columns: Of a tile, as stored.
       swizzle_bytes: What wgmma reads it in; divides a row of the tile.
       dtype: Of an element.
+      blocks: Of a cluster that share a copy, of which each issues as much.
       interpreted: Whether it is for the interpreter, where a stage lies in rows.
     """
     dtype = jnp.dtype(dtype)
@@ -78,7 +80,7 @@ class TileCopy:
       # one instruction a stage is better than one for 8 rows
       if columns == span and rows <= LARGEST_BOX:
         by, multiples = "rows", (1, TMA_PITCH_BYTES // dtype.itemsize)
-      elif shape[1] % span == 0:
+      elif shape[1] % span == 0 and _is_shared_evenly(columns // span, blocks):
         by, multiples = "eights", (1, span)
     return TileCopy(by, rows, columns, swizzle_bytes, dtype, multiples)
 
@@ -160,3 +162,14 @@ class TileCopy:
             arrived,
             collective_axes=collective_axes,
           )
+
+
+def _is_shared_evenly(spans: int, blocks: int) -> bool:
+  """Whether spans of 8 rows are as many for each block, or rows of a span are.
+
+  Pallas cuts the outermost dimension of a box, and what that leaves the next one: three
+  spans are nothing to two blocks.
+  """
+  if blocks % spans == 0:
+    return TILE_ROWS % (blocks // spans) == 0
+  return spans % blocks == 0

@@ -214,6 +214,18 @@ def test_operands_of_any_number_of_rows_are_not_padded(config, transposes):
   assert "stablehlo.pad" not in lowered
 
 
+@pytest.mark.skipif(not compat.SWIZZLES_UNTILED, reason="jax 0.10 takes whole tiles")
+@pytest.mark.parametrize(("blocks", "is_padded"), [(1, False), (2, True), (3, False), (6, False)])
+def test_blocks_that_three_spans_are_not_shared_by_evenly_have_whole_tiles(blocks, is_padded):
+  config = MatmulConfig(128, 192, 64, 3, cluster_m=blocks)
+  product, (m, k, n) = product_of_odd_rows(config, (True, False), 713, 325, 459, num_ctas=132)
+  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+    operands = (jax.ShapeDtypeStruct(x, jnp.bfloat16) for x in ((k, m), (k, n)))
+    lowered = jax.jit(product).trace(*operands).lower(lowering_platforms=("cuda",)).as_text()
+  assert "mosaic_gpu" in lowered
+  assert ("stablehlo.pad" in lowered) == is_padded
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [(713, 325, 459), (70, 71, 66), (1000, 1001, 1111)], ids=str)
 @pytest.mark.parametrize("transposes", STORED, ids=str)
