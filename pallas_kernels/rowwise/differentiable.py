@@ -94,6 +94,7 @@ def rms_norm_gradient(request: RowRequest, weight_dtype: Any) -> RowRequest:
       spec.weight_offset,
       request.dtype,
       weight_dtype,
+      spec.out_dtype,
       sum_gradient=spec.sum_dtype is not None,
     )
   )

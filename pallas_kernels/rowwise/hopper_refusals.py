@@ -193,7 +193,7 @@ def of_rms_gradient(
   found = refusals.device_refusal(one, device) or count_refusal(request, sizes)
   if found is not None:
     return found
-  for dtype in (request.dtype, spec.weight_dtype):
+  for dtype in (request.dtype, spec.out_dtype, spec.weight_dtype):
     if dtype.itemsize != _ELEMENT_BYTES:
       return Refusal("dtype", f"{dtype.name}: the kernel takes rows and weights of 16 bits")
   if not compat.CARRIES_ARRAYS:

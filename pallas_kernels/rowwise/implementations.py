@@ -74,8 +74,10 @@ def _problem(request: RowRequest, sizes: Sizes) -> Any:
 def _dtypes(request: RowRequest) -> tuple[jnp.dtype, ...]:
   """Every dtype that the call computes with or stores."""
   spec = request.spec
-  if isinstance(spec, (Transpose, RmsNormGradient)):
+  if isinstance(spec, Transpose):
     return (request.dtype,)
+  if isinstance(spec, RmsNormGradient):
+    return (request.dtype, spec.out_dtype)
   between = getattr(spec, "intermediate_dtype", request.dtype)
   return (request.dtype, *spec.out_dtypes, between)
 

@@ -28,6 +28,7 @@ class RmsNormGradient:
     weight_offset: As in the forward op.
     dtype: Of x and of its gradient.
     weight_dtype: Of the weight and of its gradient.
+    out_dtype: Of y, and of the gradient of y that comes in.
     sum_gradient: Whether the gradient of x + residual as a result comes in, too.
   """
 
@@ -35,6 +36,7 @@ class RmsNormGradient:
   weight_offset: float
   dtype: jnp.dtype
   weight_dtype: jnp.dtype
+  out_dtype: jnp.dtype
   sum_gradient: bool = False
 
   def squares(self, pieces: Sequence[jax.Array], exact: Arithmetic) -> SquareSum:

@@ -87,6 +87,10 @@ def test_what_an_implementation_cannot_do_is_refused():
     wide = X.astype(jnp.float64)
     with pytest.raises(NotImplementedError, match=r"float64 is wider.*These can: xla"):
       swiglu(wide, wide, implementation="interpret")
+    with device.abstract_gpu(**H200):
+      # the kernels' would be that of a float64 y
+      found = explain(rms_norm, X, W, out_dtype="float64")
+    assert "its gradients run: xla" in found.notes
   with pytest.raises(NotImplementedError, match="layout='swizzled'"):
     transpose(X, config=RowConfig(32, 64, layout="swizzled"), implementation="interpret")
 
@@ -228,7 +232,7 @@ def test_a_tile_that_does_not_fit_is_refused_before_it_is_lowered():
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "float4_e2m1fn"])
 def test_elements_of_less_than_a_byte_are_left_to_xla(dtype):
   x = jax.ShapeDtypeStruct((64, 48), jnp.dtype(dtype))
-  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+  with device.abstract_gpu(**H200):
     found = explain(transpose, x)
     assert jax.eval_shape(transpose, x).shape == (48, 64)
   assert found.implementation == "xla"

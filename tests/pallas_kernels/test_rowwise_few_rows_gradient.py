@@ -26,7 +26,8 @@ ROW = RowConfig(1, 12288, 1, num_warps=8)
 
 def run(x, weight, d_out, d_sum=None, *, tiles, eps=1e-6):
   """Both gradients of [rows, columns] in the interpreter."""
-  spec = RmsNormGradient(eps, 0.0, x.dtype, weight.dtype, sum_gradient=d_sum is not None)
+  dtypes = x.dtype, weight.dtype, d_out.dtype
+  spec = RmsNormGradient(eps, 0.0, *dtypes, sum_gradient=d_sum is not None)
   d_x, d_weight = _interpreted(
     x[None], weight[None, None], d_out[None], None if d_sum is None else d_sum[None], spec, tiles
   )
@@ -223,7 +224,7 @@ def test_a_hard_row_alone(scale, eps, rng):
 def test_matrices_with_weights_of_their_own(rows, weights, rng):
   x, d_out = normal(rng, 2, rows, 111), normal(rng, 2, rows, 111)
   weight = normal(rng, weights, 1, 111)
-  spec = RmsNormGradient(1e-6, 0.0, x.dtype, weight.dtype)
+  spec = RmsNormGradient(1e-6, 0.0, x.dtype, weight.dtype, d_out.dtype)
   tiles = tiles_of(rows, row=128, columns=32)
   d_x, d_weight = _interpreted(x, weight, d_out, None, spec, tiles)
   for i in range(2):
@@ -266,7 +267,7 @@ def test_shard_map_and_vmap(name, rows, monkeypatch, rng):
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_straight_line_has_no_branch(rows):
-  spec = RmsNormGradient(1e-6, 0.0, jnp.dtype(jnp.float32), jnp.dtype(jnp.float32))
+  spec = RmsNormGradient(1e-6, 0.0, *[jnp.dtype(jnp.float32)] * 3)
   shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((1, rows, 128), (1, 1, 128))]
 
   def text() -> str:

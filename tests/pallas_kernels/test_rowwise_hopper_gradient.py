@@ -30,7 +30,7 @@ pytestmark = HOPPER_MARKS
 
 def request(dtype: str = "bfloat16", *, name: str | None = "mosaic_gpu", **fields) -> RowRequest:
   kind = jnp.dtype(dtype)
-  spec = RmsNormGradient(**{"eps": 1e-6, "weight_offset": 0.0, "dtype": kind, "weight_dtype": kind})
+  spec = RmsNormGradient(1e-6, 0.0, dtype=kind, weight_dtype=kind, out_dtype=kind)
   return RowRequest("rms_norm", dataclasses.replace(spec, **fields), kind, None, name)
 
 
@@ -161,6 +161,7 @@ def refused(sizes, **fields):
   [
     ((1, 7239, 11008), {"dtype": "float32"}, "rows and weights of 16 bits"),
     ((1, 7239, 11008), {"weight_dtype": jnp.dtype("float32")}, "rows and weights of 16 bits"),
+    ((1, 7239, 11008), {"out_dtype": jnp.dtype("float32")}, "rows and weights of 16 bits"),
     ((3, 7239, 11008), {}, "a batch of 3"),
     ((1, 7239, 11008), {"sum_gradient": True}, "a third row"),
     ((1, 7239, 5004), {}, "a multiple of 8 from 64 to 16384"),
@@ -190,6 +191,21 @@ def test_long_rows_are_its_own_and_lower(columns):
   assert "mosaic_gpu" in text
   assert "rmsnorm_gradient_merge_portable" in text
   assert "rmsnorm_gradient_portable" not in text
+
+
+@runs_hopper
+@pytest.mark.parametrize("columns", [2048, 11008])
+def test_wide_gradients_that_come_in_are_the_portable_kernels(columns):
+  def gradients(x, weight, d_out):
+    return jax.vjp(lambda *a: rms_norm(*a, out_dtype=jnp.float32), x, weight)[1](d_out)
+
+  x, weight = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((7239, columns), (columns,)))
+  d_out = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+  with device.abstract_gpu(device_kind="NVIDIA H200", num_cores=132):
+    lowered = jax.jit(gradients).trace(x, weight, d_out).lower(lowering_platforms=("cuda",))
+  text = lowered.as_text()
+  assert "mosaic_gpu" not in text
+  assert "rmsnorm_gradient_portable" in text
 
 
 @runs_hopper

@@ -431,7 +431,7 @@ def test_rms_gradients_in_pieces_and_loaded_ahead(
   # 37 rows for 5 programs: the last one has fewer, and blocks of rows that are not there
   tile = RowConfig(block_rows, block_cols, 1, num_warps=1)
   monkeypatch.setattr(rms_gradient_tiles, "_MOST_AHEAD", most_ahead)
-  spec = RmsNormGradient(eps, 0.0, jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.bfloat16))
+  spec = RmsNormGradient(eps, 0.0, *[jnp.dtype(jnp.bfloat16)] * 3)
   x, d_out, d_sum = (normal(rng, 1, 37, 111) for _ in range(3))
   weight = normal(rng, 1, 1, 111)
   run = functools.partial(portable_rms_gradient.run, spec, config=tile, cores=5, interpret=True)
