@@ -38,3 +38,22 @@ def round_once(x: jax.Array, dtype: Any) -> jax.Array:
     rounded = lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
     x = jnp.where(jnp.abs(x) < float(info.smallest_normal), x, rounded)
   return x.astype(dtype)
+
+
+def narrowed(x: jax.Array, dtype: Any) -> jax.Array:
+  """x rounded to `dtype`, in its own: for XLA, which must not leave the rounding out.
+
+  XLA leaves out a conversion and the one back, a rounding to fewer bits not; that one
+  makes numbers below the smallest normal one 0.
+
+  Args:
+    x: Any floating-point dtype.
+    dtype: To round to.
+  """
+  dtype = jnp.dtype(dtype)
+  there_and_back = round_once(x, dtype).astype(x.dtype)
+  if dtype.itemsize >= x.dtype.itemsize:
+    return there_and_back
+  info = jnp.finfo(dtype)
+  rounded = lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
+  return jnp.where(jnp.abs(x) < float(info.smallest_normal), there_and_back, rounded)

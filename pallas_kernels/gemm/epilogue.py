@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import activations
-from pallas_kernels.dtypes import accumulator_dtype, round_once
+from pallas_kernels.dtypes import accumulator_dtype, narrowed, round_once
 
 
 class Epilogue(Protocol):
@@ -66,9 +66,23 @@ def complete(
   accs: tuple[jax.Array, ...],
   per_row: tuple[jax.Array, ...],
   per_column: tuple[jax.Array, ...],
+  *,
+  by_xla: bool = False,
 ) -> jax.Array:
-  """Both halves, one after the other."""
-  return epilogue.finish(*(epilogue.settle(acc, per_row, per_column) for acc in accs))
+  """Both halves, one after the other.
+
+  Args:
+    epilogue: The epilogue.
+    accs: The products.
+    per_row, per_column: As `Epilogue.settle` takes them.
+    by_xla: Whether XLA compiles it, which would leave the rounding between the two out.
+  """
+  settled = (epilogue.settle(acc, per_row, per_column) for acc in accs)
+  if not by_xla or epilogue.activation is None or epilogue.settled_dtype.itemsize > 2:
+    return epilogue.finish(*settled)
+  wide = accumulator_dtype(epilogue.settled_dtype)
+  kept = (narrowed(x.astype(wide), x.dtype).astype(x.dtype) for x in settled)
+  return epilogue.finish(*kept)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,6 +80,7 @@ def run(
     (merged,),
     tuple(x[:, :, None] for x in vectors[:rows]),
     tuple(x[:, None, :] for x in vectors[rows:]),
+    by_xla=True,
   )
 
 

@@ -50,6 +50,7 @@ def matmul(
     accs,
     (*scales, *(x[:, :, None] for x in operands.per_row)),
     tuple(x[:, None, :] for x in operands.per_column),
+    by_xla=True,
   )
   return jnp.broadcast_to(out, (operands.sizes(transposes).batch, *out.shape[1:]))
 

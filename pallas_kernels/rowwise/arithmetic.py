@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental.pallas import triton as plgpu_triton
 
 from pallas_kernels.device import target_device
-from pallas_kernels.dtypes import round_once
+from pallas_kernels.dtypes import narrowed
 
 
 class Arithmetic(Protocol):
@@ -114,17 +114,8 @@ class XlaArithmetic:
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
 
   def narrow(self, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """See `Arithmetic`.
-
-    XLA may leave out a conversion and the one back, a rounding to fewer bits
-    not; that one makes numbers below the smallest normal one 0.
-    """
-    there_and_back = round_once(x, dtype).astype(x.dtype)
-    if dtype.itemsize >= x.dtype.itemsize:
-      return there_and_back
-    info = jnp.finfo(dtype)
-    rounded = lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
-    return jnp.where(jnp.abs(x) < float(info.smallest_normal), there_and_back, rounded)
+    """See `Arithmetic`."""
+    return narrowed(x, dtype)
 
   def after(self, x: jax.Array, number: jax.Array) -> jax.Array:
     """See `Arithmetic`; XLA has no registers to spare."""

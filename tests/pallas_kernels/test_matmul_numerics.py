@@ -1,6 +1,9 @@
 """matmul against the float64 reference, inside the bound that its sum derives."""
 
+import functools
+
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -114,6 +117,25 @@ def test_the_sum_is_rounded_before_the_activation_unless_asked_otherwise(impleme
   assert abs(float(kept[0, 0]) - exact[1]) <= bounds[1] + 2.0**-24
   # the two differ by far more than either error
   assert float(kept[0, 0]) - float(before[0, 0]) > 100 * bounds[0]
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"implementation": "xla"},
+    {"implementation": "interpret", "config": MatmulConfig(16, 16, 16, split_k=2)},
+  ],
+  ids=["xla", "split"],
+)
+def test_xla_is_not_free_to_leave_that_rounding_out(options):
+  # a conversion and the one back it is: 1 + 2^-9 went into silu where the sum of 1 x 1 is 1
+  def lowered(**more):
+    a, b = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((4, 32), (32, 4)))
+    call = functools.partial(matmul, activation="silu", **options, **more)
+    return jax.jit(call).lower(a, b).as_text()
+
+  assert "reduce_precision" in lowered()
+  assert "reduce_precision" not in lowered(intermediate_dtype="float32")
 
 
 def test_the_activation_sees_the_whole_sum(implementation):
