@@ -4,10 +4,13 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from pallas_kernels.benchmark import main
+from pallas_kernels.lowering import compile_pool
+from pallas_kernels.lowering.compile_task import compile_task
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -43,3 +46,18 @@ def bench_here(tmp_path, monkeypatch, capsys):
     return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
 
   return run
+
+
+@pytest.fixture
+def compiles_here(monkeypatch):
+  """Compiles in this process, one tile after another: a process of its own loads JAX, 4 s.
+
+  `test_mlir_task` has some, and `test_compile_pool` is about them.
+  """
+  one_at_a_time = threading.Lock()
+
+  def ask(worker, task):
+    with one_at_a_time:
+      return compile_task(task)
+
+  monkeypatch.setattr(compile_pool._Worker, "ask", ask)

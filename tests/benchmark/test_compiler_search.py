@@ -175,7 +175,7 @@ def test_common_tile_loses_least_where_it_loses_most():
   assert worst(found.tile) == min(map(worst, others))
 
 
-def test_missing_extra_is_said_by_both_tasks(capsys):
+def test_missing_extra_is_said_by_both_tasks(capsys, compiles_here):
   if not why_missing():
     pytest.skip("the compilers are installed here")
   from pallas_kernels.benchmark import main

@@ -38,7 +38,7 @@ def test_stages_of_the_hopper_kernel(capsys):
   assert "--task=mlir" in row["arguments"]
 
 
-def test_table_has_the_text_first_and_the_summary_last(capsys):
+def test_table_has_the_text_first_and_the_summary_last(capsys, compiles_here):
   arguments = [_SHAPE, _TILE, "--profile=h200_sxm", "--stage=mosaic_gpu"]
   assert main.main(["--task=mlir", *arguments]) == 0
   captured = capsys.readouterr()
@@ -49,7 +49,7 @@ def test_table_has_the_text_first_and_the_summary_last(capsys):
   assert "1 lowerings" in captured.err
 
 
-def test_folder_takes_a_file_a_stage(capsys, tmp_path):
+def test_folder_takes_a_file_a_stage(capsys, tmp_path, compiles_here):
   folder = tmp_path / "stages"
   (row,) = _rows(capsys, _SHAPE, _TILE, "--profile=h200_sxm", f"--folder={folder}")
   assert sorted(row["stages"].values()) == sorted(map(str, folder.iterdir()))
@@ -58,14 +58,14 @@ def test_folder_takes_a_file_a_stage(capsys, tmp_path):
 
 
 @pytest.mark.skipif(not why_missing(), reason="the compilers are installed here")
-def test_missing_compilers_are_a_sentence_with_the_way_to_install_them(capsys):
+def test_missing_compilers_are_a_sentence_with_the_way_to_install_them(capsys, compiles_here):
   (row,) = _rows(capsys, _SHAPE, _TILE, "--profile=ascend_910b3")
   assert row["outcome"] == "not available"
   assert 'pip install "pallas-kernels[ascend]"' in row["reason"]
   assert row["stages"] == {}
 
 
-def test_compare_shows_what_the_compilers_allocate_where_asked(capsys):
+def test_compare_shows_what_the_compilers_allocate_where_asked(capsys, compiles_here):
   arguments = ["--task=compare", "--compilers", "--check=none", _SHAPE, _TILE, "--format=json"]
   assert main.main([*arguments, "--profile=h200_sxm,rtx_pro_6000"]) == 0
   hopper, other = json.loads(capsys.readouterr().out)["rows"]
@@ -100,7 +100,7 @@ def test_stage_of_the_other_vendor_is_told_with_what_would_make_it(stage, capsys
 
 
 @pytest.mark.skipif(not why_missing(), reason="the compilers are installed here")
-def test_stage_whose_compilers_are_missing_is_told_beside_the_other_vendor(capsys):
+def test_stage_whose_compilers_are_missing_is_told_beside_the_other_vendor(capsys, compiles_here):
   arguments = [_SHAPE, _TILE, "--profile=h200_sxm,ascend_910b3", "--stage=linalg"]
   assert main.main(["--task=mlir", *arguments]) == 0
   text = " ".join(capsys.readouterr().out.split())
@@ -109,7 +109,7 @@ def test_stage_whose_compilers_are_missing_is_told_beside_the_other_vendor(capsy
 
 
 @_TRITON
-def test_triton_is_every_triton_kernel_of_a_tile(capsys):
+def test_triton_is_every_triton_kernel_of_a_tile(capsys, compiles_here):
   (row,) = _rows(
     capsys,
     "--kernel=rms_norm",
@@ -174,7 +174,9 @@ def test_sizes_and_options_have_lowering_s_names():
 
 @pytest.mark.skipif(not why_missing(), reason="the compilers are installed here")
 @pytest.mark.parametrize("task", ["mlir", "ascend"])
-def test_missing_compilers_are_an_answer_with_status_0_as_the_help_says(task, capsys):
+def test_missing_compilers_are_an_answer_with_status_0_as_the_help_says(task, capsys, request):
+  if task == "ascend":
+    request.getfixturevalue("compiles_here")
   assert main.main([f"--task={task}", _SHAPE, _TILE, "--profile=ascend_910b3"]) == 0
   assert "not available" in capsys.readouterr().out
   assert main.main(["--help"]) == 0
