@@ -116,12 +116,13 @@ def assert_seeds_example(
   first = [0, block, 2 * block]
   positions, values = np.full(length, -512.0), np.full(length, 7.0)
   positions[first], values[first] = [0, 1, 2], [1, 3, 5]
-  query = jnp.zeros((1, length, 1, size), dtype).at[..., 0].set(1)
-  key = jnp.zeros((1, length, 1, size), dtype).at[0, :, 0, 0].set(jnp.asarray(positions, dtype))
-  value = jnp.broadcast_to(jnp.asarray(values, dtype)[None, :, None, None], key.shape)
+  query, key, value = np.zeros((3, 1, length, 1, size), jnp.dtype(dtype))
+  query[..., 0] = 1
+  key[0, :, 0, 0] = positions
+  value[:] = values[None, :, None, None]
   options = {"scale": float(np.log(2)), "is_causal": True}
   case = Case("seed", (1, length, length, 1, 1, size, size), dtype, options=options)
-  arrays = {"query": query, "key": key, "value": value}
+  arrays = {"query": jnp.asarray(query), "key": jnp.asarray(key), "value": jnp.asarray(value)}
   result = quick(case.call(implementation, config=config))(**arrays)
   assert_inside_bound(case, arrays, result, implementation)
   out = np.asarray(result[0], np.float64)[0, :, 0, 0]

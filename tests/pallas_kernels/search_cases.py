@@ -52,12 +52,17 @@ def not_in(known: list[Case], found: list[Case]) -> list[Case]:
   once. On two cores a tile of the Hopper kernel takes 0.6 s.
   """
   configs = {dataclasses.replace(config, group_m=1) for _, config in known}
-  left, blocks = [], set()
-  for problem, config in found:
-    block = config.block_m, config.block_n, config.block_k, config.split_k > 1
-    if dataclasses.replace(config, group_m=1) not in configs or block not in blocks:
-      left.append((problem, config))
-    blocks.add(block)
+
+  def block(case: Case) -> tuple[Any, ...]:
+    _, config = case
+    return config.block_m, config.block_n, config.block_k, config.split_k > 1
+
+  left = [case for case in found if dataclasses.replace(case[1], group_m=1) not in configs]
+  covered = {block(case) for case in left}
+  for case in found:
+    if block(case) not in covered:
+      left.append(case)
+      covered.add(block(case))
   return left
 
 

@@ -133,8 +133,13 @@ def test_every_option_lowers_forward_and_backward(x64):
   assert text.count("custom_call @__gpu$xla.gpu.triton") == 4
 
 
-@pytest.mark.parametrize("size", [8, 16, 24, 64, 80, 96, 192, 256])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+  ("size", "dtype"),
+  [
+    *((size, "bfloat16") for size in (8, 16, 24, 64, 80, 96, 192, 256)),
+    *((size, "float32") for size in (24, 80, 256)),
+  ],
+)
 def test_every_head_size_lowers_with_the_planned_tile(size, dtype):
   text = lower(gradient(), *operands(size=size, value_size=size, dtype=dtype))
   assert text.count("custom_call @__gpu$xla.gpu.triton") == 3
