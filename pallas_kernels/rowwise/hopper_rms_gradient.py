@@ -43,7 +43,7 @@ from hw_profiles.capacity.warpgroups import (
 from pallas_kernels import sharding
 from pallas_kernels.hopper.kept_copy import BARRIER_BYTES, Arrivals, started_ring
 from pallas_kernels.hopper.ring import StageRing
-from pallas_kernels.rowwise import inverse_rms, portable_rms_gradient, warpgroup_sums
+from pallas_kernels.rowwise import inverse_rms, portable_rms_gradient, row_numbers, warpgroup_sums
 from pallas_kernels.rowwise.inverse_rms import InverseRms
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
 from pallas_kernels.rowwise.row_groups import Share
@@ -357,7 +357,7 @@ class _Row:
   def _numbers_of_any(self) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`numbers` of a row with any values."""
     spec, columns = self.spec, self.share.columns
-    largest = self.share.largest(self.x, self.member, self.exchange.at[2], self.meet)
+    largest = row_numbers.largest(self.share, self.x, self.member, self.exchange.at[2], self.meet)
     power = inverse_rms.coarse_power(jnp.maximum(largest, math.sqrt(spec.eps)))
     scaled = [x * power for x in self.x]
     (square,) = self._sums(3, (scaled, scaled))
@@ -371,7 +371,7 @@ class _Row:
   ) -> tuple[jax.Array, ...]:
     """Σ a·b over the row of each pair; `slot` is where the first one's are exchanged."""
     exchanged = self.exchange.at[pl.ds(slot, len(pairs))]
-    return self.share.products(pairs, self.member, exchanged, self.meet)
+    return row_numbers.products(self.share, pairs, self.member, exchanged, self.meet)
 
   def store(
     self, totals: tuple[jax.Array, ...], power: jax.Array, factor: jax.Array, mean: jax.Array

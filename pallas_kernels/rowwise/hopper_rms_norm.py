@@ -26,7 +26,7 @@ from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import sharding
-from pallas_kernels.rowwise import inverse_rms, row_stream
+from pallas_kernels.rowwise import inverse_rms, row_numbers, row_stream
 from pallas_kernels.rowwise.inverse_rms import InverseRms
 from pallas_kernels.rowwise.row_stream import COPIED_COLUMNS, RowStream, Turn
 from pallas_kernels.rowwise.specs import Blocks, Part, RmsNorm
@@ -113,7 +113,7 @@ class _Kernel:
     mean = 1.0 / share.columns
 
     def square_sum(pieces: list[jax.Array]) -> jax.Array:
-      return share.square_sum(pieces, turn.member, turn.exchange.at[0], turn.meet)
+      return row_numbers.square_sum(share, pieces, turn.member, turn.exchange.at[0], turn.meet)
 
     square = square_sum(kept)
 
@@ -121,7 +121,7 @@ class _Kernel:
       return jnp.ones_like(square), lax.rsqrt(square * mean + eps)
 
     def of_any() -> tuple[jax.Array, jax.Array]:
-      largest = share.largest(kept, turn.member, turn.exchange.at[1], turn.meet)
+      largest = row_numbers.largest(share, kept, turn.member, turn.exchange.at[1], turn.meet)
       power = inverse_rms.coarse_power(jnp.maximum(largest, math.sqrt(eps)))
       scaled = square_sum([x * power for x in kept])
       return power, lax.rsqrt(scaled * mean + (power * eps) * power)

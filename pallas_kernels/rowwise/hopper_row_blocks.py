@@ -32,7 +32,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import sharding
-from pallas_kernels.rowwise import row_stream
+from pallas_kernels.rowwise import row_numbers, row_stream
 from pallas_kernels.rowwise.arithmetic import INTERPRETED, Arithmetic
 from pallas_kernels.rowwise.mosaic_arithmetic import MosaicArithmetic, is_ordinary
 from pallas_kernels.rowwise.row_groups import Share
@@ -95,7 +95,7 @@ class _Kernel:
     for index, start in enumerate(starts):
       blocks = tuple(share.load(place, start) for place in there)
       block = share.within(index, self.spec.values(blocks, exact)[0], start, shift)
-      largest = share.larger(block if largest is None else largest, block)
+      largest = row_numbers.larger(share, block if largest is None else largest, block)
       kept.append(block)
       if self._in_place:
         share.put(block, there, start)
@@ -109,7 +109,7 @@ class _Kernel:
         return kept[index]
       return share.load(there[0], start)
 
-    found = share.largest([largest], member, exchange.at[0], meet[0] if meet else None)
+    found = row_numbers.largest(share, [largest], member, exchange.at[0], meet[0] if meet else None)
     finite = found < jnp.inf
 
     def again() -> jax.Array:
@@ -117,8 +117,10 @@ class _Kernel:
       for index, start in enumerate(starts):
         block = share.within(index, values(index), start, shift)
         block = jnp.where(jnp.abs(block) < jnp.inf, block, 0.0)
-        largest = share.larger(block if largest is None else largest, block)
-      return share.largest([largest], member, exchange.at[1], meet[0] if meet else None)
+        largest = row_numbers.larger(share, block if largest is None else largest, block)
+      return row_numbers.largest(
+        share, [largest], member, exchange.at[1], meet[0] if meet else None
+      )
 
     largest = lax.cond(finite, lambda: found, again)
     scale = self.spec.settle(0, (largest,), columns=share.columns, arithmetic=exact)

@@ -24,7 +24,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import sharding
-from pallas_kernels.rowwise import hopper_row_blocks, row_stream
+from pallas_kernels.rowwise import hopper_row_blocks, row_numbers, row_stream
 from pallas_kernels.rowwise.arithmetic import Arithmetic
 from pallas_kernels.rowwise.mosaic_arithmetic import is_ordinary
 from pallas_kernels.rowwise.row_stream import RowStream, Turn
@@ -70,7 +70,9 @@ class _Kernel:
   def _encode(self, turn: Turn, values: list[jax.Array], codes: Any, scales: Any) -> None:
     """Stores a member's codes of a row, and one member its scale."""
     spec, share, exact = self.spec, self.stream.share, self.stream.arithmetic()
-    largest, finite = share.largest_magnitude(values, turn.member, turn.exchange, turn.meet)
+    largest, finite = row_numbers.largest_magnitude(
+      share, values, turn.member, turn.exchange, turn.meet
+    )
     scale = spec.settle(0, (largest,), columns=share.columns, arithmetic=exact)
 
     def write(arithmetic: Arithmetic) -> None:

@@ -1,4 +1,6 @@
-"""Rows that warpgroups of a thread block share: pieces, numbers of all of a row, results.
+"""Rows that warpgroups of a thread block share: their pieces and results.
+
+Numbers of all of a row are in `row_numbers`.
 
 A group is some neighbouring warpgroups. A row lies in shared memory as pieces of
 128 vectors, one for each thread of a warpgroup; the members of a group take the
@@ -6,8 +8,7 @@ pieces in turn. Interpreted all of this is plain JAX.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,22 +21,13 @@ from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles.capacity.warpgroups import WARPGROUP_THREADS
-from pallas_kernels.compat import arith, ir, llvm, memref, nvvm, vector
-from pallas_kernels.rowwise.warpgroup_sums import LANES, WARPS, thread_of, zeros
+from pallas_kernels.compat import arith, ir, llvm, vector
+from pallas_kernels.rowwise.warpgroup_sums import WARPS, thread_of, zeros
 
 # Of 8-bit results a line of 128 bytes, of 16-bit ones and of rows that come in two.
 LINE_COLUMNS = 128
 # Of a thread, to shared memory.
 _LARGEST_ACCESS_BYTES = 16
-# Of the hardware's 16 barriers 0 is the block's, and 1 to 8 are its warpgroups', 8 at most.
-_FIRST_BARRIER = 9
-# The larger of a number and |x|; of a NaN the number.
-_LARGER_MAGNITUDE = "{ .reg .f32 a; abs.f32 a, $2; max.f32 $0, $1, a; }"
-_PLUS_SQUARE = "fma.rn.f32 $0, $2, $2, $1;"
-_PLUS_PRODUCT = "fma.rn.f32 $0, $2, $3, $1;"
-_SUM = "add.rn.f32 $0, $1, $2;"
-
-Pair = tuple[Sequence[jax.Array], Sequence[jax.Array]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +82,13 @@ class Share:
     return WARPS * self.members
 
   @property
-  def _block(self) -> Any:
+  def block(self) -> Any:
+    """Register layout of a piece."""
     return plgpu.Layout.WG_STRIDED((self.piece,), vec_size=self.vector)
 
   @property
-  def _number(self) -> Any:
+  def number(self) -> Any:
+    """Register layout of one number that every thread has."""
     return plgpu.Layout.WG_SPLAT(())
 
   def starts(self, member: Any) -> list[Any]:
@@ -140,8 +134,8 @@ class Share:
       return jnp.where((column >= 0) & (column < self.columns), block, 0.0)
 
     @plgpu.inline_mgpu(
-      arg_types=(self._block, self._number),
-      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self._block),
+      arg_types=(self.block, self.number),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self.block),
     )
     def masked(_: Any, block: Any, first: Any) -> Any:
       (register,) = block.registers.flat
@@ -188,7 +182,7 @@ class Share:
 
     @plgpu.inline_mgpu(
       arg_types=(plgpu.RefType(),),
-      return_type=plgpu.ShapeDtypeStruct((self.piece,), kept, layout=self._block),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), kept, layout=self.block),
     )
     def loaded(_: Any, shared: Any) -> Any:
       i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
@@ -227,7 +221,7 @@ class Share:
       at[...] = block
       return
 
-    @plgpu.inline_mgpu(arg_types=(self._block, plgpu.RefType()))
+    @plgpu.inline_mgpu(arg_types=(self.block, plgpu.RefType()))
     def put(_: Any, block: Any, shared: Any) -> None:
       (register,) = block.registers.flat
       i32 = ir.IntegerType.get_signless(32)
@@ -246,7 +240,7 @@ class Share:
     """
     at = [row.at[pl.ds(start, self.piece)] for row in rows]
 
-    @plgpu.inline_mgpu(arg_types=(self._block, *(plgpu.RefType() for _ in at)))
+    @plgpu.inline_mgpu(arg_types=(self.block, *(plgpu.RefType() for _ in at)))
     def replaced(_: Any, block: Any, *places: Any) -> None:
       (register,) = block.registers.flat
       i32 = ir.IntegerType.get_signless(32)
@@ -269,7 +263,7 @@ class Share:
 
     @plgpu.inline_mgpu(
       arg_types=tuple(plgpu.RefType() for _ in at),
-      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self._block),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self.block),
     )
     def found(_: Any, *places: Any) -> Any:
       half = self.vector // 2
@@ -278,7 +272,7 @@ class Share:
         vector.bitcast(part, vector.load(self._narrow(place), place, [self._first()]))
         for place in places
       ]
-      return self._numbers(
+      return self.of_elements(
         [
           vector.extract(one, dynamic_position=[], static_position=[i])
           for one in loaded
@@ -288,31 +282,7 @@ class Share:
 
     return found(*at)
 
-  def larger(self, found: jax.Array, block: jax.Array) -> jax.Array:
-    """The larger of each number and |x|, of a NaN the number; float32 pieces."""
-    if self.interpreted:
-      return jnp.fmax(found, jnp.abs(block))
-
-    @plgpu.inline_mgpu(
-      arg_types=(self._block, self._block),
-      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self._block),
-    )
-    def taken(_: Any, *blocks: Any) -> Any:
-      f32 = ir.F32Type.get()
-      pairs = [
-        [
-          vector.extract(x.registers.flat[0], dynamic_position=[], static_position=[i])
-          for x in blocks
-        ]
-        for i in range(self.vector)
-      ]
-      return self._numbers(
-        [llvm.inline_asm(f32, pair, _LARGER_MAGNITUDE, "=f,f,f") for pair in pairs]
-      )
-
-    return taken(found, block)
-
-  def _numbers(self, elements: Sequence[Any]) -> Any:
+  def of_elements(self, elements: Sequence[Any]) -> Any:
     """A piece of which a thread has these float32 numbers."""
     register = vector.from_elements(ir.VectorType.get((self.vector,), ir.F32Type.get()), elements)
     layout = mgpu.WGStridedFragLayout((self.piece,), self.vector)
@@ -347,7 +317,7 @@ class Share:
       row[pl.ds(start, self.piece)] = block
       return
 
-    @plgpu.inline_mgpu(arg_types=(self._block, plgpu.RefType(), self._number))
+    @plgpu.inline_mgpu(arg_types=(self.block, plgpu.RefType(), self.number))
     def put(_: Any, block: Any, row: Any, start: Any) -> None:
       (register,) = block.registers.flat
       i32, i64 = (ir.IntegerType.get_signless(bits) for bits in (32, 64))
@@ -383,208 +353,3 @@ class Share:
     shifts = self.shift(jnp.arange(rows, dtype=jnp.int32))
     places = jnp.reshape(shifts, (-1, 1)) + jnp.arange(self.columns)
     return jnp.take_along_axis(results, jnp.broadcast_to(places, (rows, self.columns)), 1)
-
-  def largest_magnitude(
-    self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any = None
-  ) -> tuple[jax.Array, jax.Array]:
-    """max |x| over the finite numbers of a row, 0 where there are none; whether it has no infinity.
-
-    Both are single numbers, the same in every thread. A maximum that passes over
-    NaNs is one instruction a number; where it finds an infinity the row is gone
-    through again.
-
-    Args:
-      pieces: A member's, float32.
-      member: Which it is.
-      scratch: Shared memory [2, warps] of the group, which no other call uses
-        before the members have met once more.
-      meet: A barrier with an arrival for each member; the interpreter's alone.
-    """
-    found = self.largest(pieces, member, scratch.at[0], meet)
-    finite = found < jnp.inf
-
-    def again() -> jax.Array:
-      kept = [jnp.where(jnp.abs(x) < jnp.inf, x, 0.0) for x in pieces]
-      return self.largest(kept, member, scratch.at[1], meet)
-
-    return lax.cond(finite, lambda: found, again), finite
-
-  def largest(self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any) -> jax.Array:
-    """max |x| over the numbers of a row that are no NaN, or 0; arguments of `largest_magnitude`."""
-    if self.interpreted:
-      magnitudes = [jnp.where(x == x, jnp.abs(x), 0.0) for x in pieces]
-      found = jnp.max(functools.reduce(jnp.maximum, magnitudes))
-      return functools.reduce(jnp.maximum, self._interpreted(found, member, scratch, meet))
-
-    def of_a_warp(mine: Any) -> Any:
-      # numbers that are not negative have the order of their bits
-      i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
-      bits = arith.bitcast(i32, mine)
-      everyone = mgpu_utils.c(-1, i32)
-      return arith.bitcast(f32, mgpu_utils.redux(bits, everyone, mgpu_utils.ReductionKind.UMAX))
-
-    return self._exchanged(pieces, scratch, _LARGER_MAGNITUDE, _LARGER_MAGNITUDE, of_a_warp)
-
-  def square_sum(
-    self, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any = None
-  ) -> jax.Array:
-    """Σ x² over the row, in an order that its columns fix; arguments of `largest_magnitude`."""
-    if self.interpreted:
-      found = jnp.sum(functools.reduce(jnp.add, [x * x for x in pieces]))
-      return functools.reduce(jnp.add, self._interpreted(found, member, scratch, meet))
-
-    def of_a_warp(mine: Any) -> Any:
-      distance = LANES // 2
-      while distance:
-        mine = arith.addf(mine, mgpu_utils.shfl_bfly(mine, distance))
-        distance //= 2
-      return mine
-
-    return self._exchanged(pieces, scratch, _PLUS_SQUARE, _SUM, of_a_warp)
-
-  def products(
-    self, pairs: Sequence[Pair], member: Any, scratch: Any, meet: Any = None
-  ) -> tuple[jax.Array, ...]:
-    """Σ a·b over the row of each pair, in an order that its columns fix, the same in every thread.
-
-    Args:
-      pairs: Pieces of a, and as many of b.
-      member: As of `largest_magnitude`.
-      scratch: Shared memory [pairs, warps] of the group; else likewise.
-      meet: Likewise.
-    """
-    if self.interpreted:
-      for slot, (a, b) in enumerate(pairs):
-        scratch[slot, member] = jnp.sum(
-          functools.reduce(jnp.add, [x * y for x, y in zip(a, b, strict=True)])
-        )
-      self._interpreted_meet(meet)
-      return tuple(
-        functools.reduce(jnp.add, [scratch[slot, i] for i in range(self.members)])
-        for slot in range(len(pairs))
-      )
-
-    @plgpu.inline_mgpu(
-      arg_types=(*(self._block for pair in pairs for side in pair for _ in side), plgpu.RefType()),
-      return_type=tuple(
-        plgpu.ShapeDtypeStruct((), jnp.float32, layout=self._number) for _ in pairs
-      ),
-    )
-    def exchange(_: Any, *arguments: Any) -> Any:
-      *blocks, shared = arguments
-      i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()
-      registers = iter([x.registers.flat[0] for x in blocks])
-      mine = []
-      for a, b in pairs:
-        sides = [next(registers) for _ in a], [next(registers) for _ in b]
-        mine.append(_of_a_thread(list(zip(*sides, strict=True)), _PLUS_PRODUCT, _SUM))
-      distance = LANES // 2
-      while distance:
-        mine = [arith.addf(x, mgpu_utils.shfl_bfly(x, distance)) for x in mine]
-        distance //= 2
-      warp = arith.index_castui(
-        index, arith.divui(thread_of(self.warps * LANES), mgpu_utils.c(LANES, i32))
-      )
-      for slot, x in enumerate(mine):
-        # every lane of a warp has the same number
-        memref.store(x, shared, [mgpu_utils.c(slot, index), warp])
-      self._meet()
-      four = ir.VectorType.get((WARPS,), f32)
-      found = []
-      for slot in range(len(pairs)):
-        parts = [
-          vector.load(four, shared, [mgpu_utils.c(slot, index), mgpu_utils.c(i * WARPS, index)])
-          for i in range(self.members)
-        ]
-        number = _of_a_thread([(x,) for x in parts], _SUM, _SUM)
-        found.append(mgpu.FragmentedArray.splat(number, (), mgpu.WGSplatFragLayout(())))
-      return tuple(found)
-
-    return exchange(*(x for pair in pairs for side in pair for x in side), scratch)
-
-  def _interpreted(self, found: jax.Array, member: Any, scratch: Any, meet: Any) -> list[jax.Array]:
-    """What each member found."""
-    scratch[member] = found
-    self._interpreted_meet(meet)
-    return [scratch[i] for i in range(self.members)]
-
-  @staticmethod
-  def _interpreted_meet(meet: Any) -> None:
-    plgpu.barrier_arrive(meet)
-    plgpu.barrier_wait(meet)
-
-  def _exchanged(
-    self,
-    pieces: Sequence[jax.Array],
-    scratch: Any,
-    take: str,
-    combine: str,
-    of_a_warp: Callable[[Any], Any],
-  ) -> jax.Array:
-    """One number of all numbers of a row, the same in every thread.
-
-    Args:
-      pieces: A member's.
-      scratch: A number for each warp of the group.
-      take: The instruction that adds a number $2 to what was found of others, $1.
-      combine: That of two such findings.
-      of_a_warp: The same of a warp's threads, in all of them.
-    """
-
-    @plgpu.inline_mgpu(
-      arg_types=(*(self._block for _ in pieces), plgpu.RefType()),
-      return_type=plgpu.ShapeDtypeStruct((), jnp.float32, layout=self._number),
-    )
-    def exchange(_: Any, *arguments: Any) -> Any:
-      *blocks, shared = arguments
-      i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()
-      mine = of_a_warp(_of_a_thread([(x.registers.flat[0],) for x in blocks], take, combine))
-      warp = arith.divui(thread_of(self.warps * LANES), mgpu_utils.c(LANES, i32))
-      # every lane of a warp has the same number
-      memref.store(mine, shared, [arith.index_castui(index, warp)])
-      self._meet()
-      four = ir.VectorType.get((WARPS,), f32)
-      parts = [
-        vector.load(four, shared, [mgpu_utils.c(i * WARPS, index)]) for i in range(self.members)
-      ]
-      found = _of_a_thread([(x,) for x in parts], combine, combine)
-      return mgpu.FragmentedArray.splat(found, (), mgpu.WGSplatFragLayout(()))
-
-    return exchange(*pieces, scratch)
-
-  def _meet(self) -> None:
-    """All threads of the group wait for one another."""
-    if self.members == 1:
-      mgpu_utils.warpgroup_barrier()
-      return
-    i32 = ir.IntegerType.get_signless(32)
-    threads = self.members * WARPGROUP_THREADS
-    group = arith.divui(mgpu_utils.thread_idx(), mgpu_utils.c(threads, i32))
-    barrier = arith.addi(group, mgpu_utils.c(_FIRST_BARRIER, i32))
-    nvvm.barrier(barrier_id=barrier, number_of_threads=mgpu_utils.c(threads, i32))
-
-
-def _of_a_thread(terms: Sequence[tuple[Any, ...]], take: str, combine: str) -> Any:
-  """What instructions make of float32 vectors of one size, beginning at 0.
-
-  Args:
-    terms: For each place a number for each operand of `take` from $2 on, as vectors.
-    take: Of what was found of others, $1, and a term.
-    combine: Of two findings.
-  """
-  (size,) = ir.VectorType(terms[0][0].type).shape
-  f32 = ir.F32Type.get()
-
-  def made(text: str, *operands: Any) -> Any:
-    return llvm.inline_asm(f32, operands, text, "=f" + ",f" * len(operands))
-
-  def element(register: Any, place: int) -> Any:
-    return vector.extract(register, dynamic_position=[], static_position=[place])
-
-  # a chain for each place of a vector
-  found = [mgpu_utils.c(0.0, f32)] * size
-  for term in terms:
-    found = [made(take, x, *(element(one, i) for one in term)) for i, x in enumerate(found)]
-  while len(found) > 1:
-    found = [made(combine, a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
-  return found[0]
