@@ -50,6 +50,8 @@ class MatmulModel:
       "epilogue_block_n": TileField(
         warp_specialized.staging_columns(config, out_dtype=part.result_dtype)
       ),
+      "cluster_m": TileField(config.cluster_m),
+      "cluster_n": TileField(config.cluster_n),
       "split_k": TileField(config.split_k, larger_needs_more=True, fallback=1),
     }
 

@@ -289,11 +289,19 @@ def _shape_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[Shor
         " operand, so one of them is 1",
       )
     )
-  if config.cluster_m * config.cluster_n > MAX_CLUSTER_BLOCKS:
+  blocks = config.cluster_m * config.cluster_n
+  if blocks > MAX_CLUSTER_BLOCKS:
     found.append(
       _shape(
         ("cluster_m", "cluster_n"),
         f"a cluster has at most {MAX_CLUSTER_BLOCKS} thread blocks on every device",
+      )
+    )
+  if blocks & (blocks - 1):
+    found.append(
+      _shape(
+        ("cluster_m", "cluster_n"),
+        "thread blocks of a cluster share a tile evenly if they are a power of two",
       )
     )
   if config.block_m % WGMMA_ROWS:

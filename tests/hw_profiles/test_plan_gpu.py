@@ -176,6 +176,21 @@ def test_accumulator_that_leaves_no_registers_is_refused():
       "num_consumer_warpgroups=8: 8 consumer warpgroups and the producer are 1152 threads",
     ),
     (hw.MatmulConfig(64, 64, 64, accumulator="shared"), "accumulator='shared'"),
+    (
+      hw.MatmulConfig(128, 128, 64, cluster_m=3),
+      "cluster_m=3: thread blocks of a cluster share a tile evenly if they are a power of two;"
+      " nearest cluster_m that fit are 2 and 4",
+    ),
+    (
+      hw.MatmulConfig(128, 128, 64, cluster_n=16),
+      "cluster_n=16: a cluster has at most 8 thread blocks on every device; largest cluster_n that"
+      " fits is 8",
+    ),
+    (
+      hw.MatmulConfig(128, 128, 64, cluster_m=2, cluster_n=2),
+      "cluster_m=2 and cluster_n=2: a cluster shares one operand, so one of them is 1; largest"
+      " cluster_m that fits is 1",
+    ),
   ],
 )
 def test_wgmma_rules_are_refusals_with_a_remedy(config, message):
