@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -300,10 +299,10 @@ def _padded(
   )
 
 
-def _padded_refusals(
+def _padded_refusal(
   request: GemmRequest, problem: MatmulProblem, device: TargetDevice
-) -> Mapping[str, Refusal]:
-  """What a product that would be padded for the Hopper kernel is not left to, by name.
+) -> Refusal | None:
+  """Why the Hopper kernel, for which it would be padded, is not the one for a product.
 
   TMA copies rows that are multiples of 16 bytes apart. Other arrays are copied
   first, each by a launch of its own. Of a plain product of narrow pitch the copies
@@ -328,19 +327,18 @@ def _padded_refusals(
     or not isinstance(profile, GpuProfile)
     or _MOSAIC_GPU.refusal(_MOSAIC_GPU, request, problem, device)
   ):
-    return {}
+    return None
   narrow = min(lane_copy_bytes(problem)) < LANE_COPY_BYTES
   if not narrow or _TRITON.refusal(_TRITON, request, problem, device):
-    return {}
+    return None
   padded = _padded(request, problem, device, profile)
   _, portable_plan = planning.resolve(_TRITON, problem, None, device)
   if padded is None or portable_plan is None or portable_plan.predicted_us is None:
-    return {}
+    return None
   portable_us = portable_plan.predicted_us
   if padded.kernel_us + padded.copies_us < _PADDED_FACTOR * portable_us:
-    return {}
-  refusal = padded.refusal(f"triton, which needs no copies, {portable_us:.1f} us")
-  return {_MOSAIC_GPU.name: refusal}
+    return None
+  return padded.refusal(f"triton, which needs no copies, {portable_us:.1f} us")
 
 
 def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -> Choice:
@@ -349,7 +347,7 @@ def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -
   Raises:
     hw_profiles.InfeasibleTileError, NotImplementedError: see `dispatch.decide`.
   """
-  padded = _padded_refusals(request, problem, device)
+  padded = _padded_refusal(request, problem, device)
   invariant = dataclasses.replace(
     problem, m=_INVARIANT_ROWS, batch=1, shared_a=False, shared_b=True
   )
@@ -360,7 +358,9 @@ def choose(request: GemmRequest, problem: MatmulProblem, device: TargetDevice) -
     config=request.config,
     problem=problem,
     device=device,
-    refusal=lambda one: padded.get(one.name) or one.refusal(one, request, problem, device),
+    refusal=lambda one: (
+      (padded if one is _MOSAIC_GPU else None) or one.refusal(one, request, problem, device)
+    ),
     notes=lambda one, config: one.notes(request, problem, config),
     plan_as=invariant if request.batch_invariant else None,
     is_empty=problem.is_empty,

@@ -80,7 +80,9 @@ class TileCopy:
       # one instruction a stage is better than one for 8 rows
       if columns == span and rows <= LARGEST_BOX:
         by, multiples = "rows", (1, TMA_PITCH_BYTES // dtype.itemsize)
-      elif shape[1] % span == 0 and _is_shared_evenly(columns // span, blocks):
+      elif shape[1] % span == 0 and (columns // span) % blocks == 0:
+        # Pallas cuts the outermost dimension of a box: three spans are nothing to two blocks,
+        # and of one it would cut rows, which no GPU has been seen to copy right
         by, multiples = "eights", (1, span)
     return TileCopy(by, rows, columns, swizzle_bytes, dtype, multiples)
 
@@ -162,12 +164,3 @@ class TileCopy:
             arrived,
             collective_axes=collective_axes,
           )
-
-
-def _is_shared_evenly(spans: int, blocks: int) -> bool:
-  """Whether each block of a cluster copies as many spans of 8 rows.
-
-  Pallas cuts the outermost dimension of a box: three spans are nothing to two blocks. What
-  one span leaves to several, it would cut in rows, which no GPU has been seen to copy right.
-  """
-  return spans % blocks == 0
