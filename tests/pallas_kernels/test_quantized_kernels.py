@@ -159,6 +159,21 @@ def test_scales_apply_to_their_row_and_column(implementation):
   np.testing.assert_array_equal(np.asarray(out), 16 * np.asarray(rows) * np.asarray(columns))
 
 
+@pytest.mark.parametrize("terms", [1, 8, 16, 17, 31, 48])
+def test_few_terms_are_summed_exactly_however_b_is_stored(implementation, terms, rng):
+  a = jnp.asarray(rng.integers(-127, 128, (7, terms)), jnp.int8)
+  b = jnp.asarray(rng.integers(-127, 128, (terms, 18)), jnp.int8)
+  rows, columns = 2.0 ** np.arange(-3, 4)[:, None], 2.0 ** np.arange(-9, 9)
+  exact = np.asarray(a, np.int64) @ np.asarray(b, np.int64) * rows * columns
+  scales = jnp.asarray(rows, jnp.float32), jnp.asarray(columns, jnp.float32)
+  call = functools.partial(quantized_matmul, out_dtype="float32", implementation=implementation)
+  # under jit XLA makes one kernel of product and scales, and another where b is transposed
+  as_it_is = jax.jit(call)(a, b, *scales)
+  transposed = jax.jit(lambda a, bt, *scales: call(a, bt.T, *scales))(a, b.T, *scales)
+  np.testing.assert_array_equal(np.asarray(as_it_is), exact)
+  np.testing.assert_array_equal(np.asarray(transposed), exact)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_batches_and_vmap(implementation, dtype, rng):
   a, b, a_scale, b_scale = operands(rng, 12, 32, 16, dtype)
