@@ -49,10 +49,10 @@ class Arithmetic(Protocol):
     ...
 
   def divide_within(self, x: jax.Array, y: jax.Array, largest: float) -> jax.Array:
-    """x / y of `divide`, brought into [-largest, largest]; a NaN stays.
+    """x / y of `divide` for codes, brought into [-largest, largest]; a NaN stays.
 
-    At the ends it may be 1 ulp outside, where it counts for nothing to who
-    rounds it to fewer bits.
+    It may be off by 1 ulp, at the ends to the outside, where that counts for nothing to
+    who rounds it to at most 7 bits.
     """
     ...
 
@@ -184,13 +184,12 @@ class SmArithmetic(PtxArithmetic):
   native_exp2 = True
 
   def divide_within(self, x: jax.Array, y: jax.Array, largest: float) -> jax.Array:
-    """See `Arithmetic`: 8 instructions an element.
+    """See `Arithmetic`: 6 instructions an element.
 
-    With y·2^k = m in [2, 4) it is x·2^k / m. From q0 = x·2^k·r, r the reciprocal of
-    m rounded to nearest, q0 + (x·2^k - q0·m)·r is within 1 ulp, and the same once
-    more rounded to nearest (Markstein). Remainders are exact where x·2^k is above
-    2^-100, and below that all codes are 0; they are taken with the sign that
-    leaves a zero its own. Clamped before: nothing overflows on the way.
+    With y·2^k = m in [2, 4) it is x·2^k / m, by `refined_quotient` with the reciprocal of
+    m rounded to nearest. Remainders keep their bits where x·2^k is above 2^-100, and below
+    that all codes are 0; they are taken with the sign that leaves a zero its own. Clamped
+    before: nothing overflows on the way.
     """
     mantissa_bits = jnp.int32(23)
     exponent = lax.shift_right_logical(lax.bitcast_convert_type(y, jnp.int32), mantissa_bits)
@@ -218,12 +217,22 @@ class SmArithmetic(PtxArithmetic):
 
 
 def refined_quotient(x: str, y: str, reciprocal: str) -> str:
-  """PTX of $0 = x / y from 1/y, in registers a, q, e: a quotient, its remainder, both twice."""
+  """PTX of $0 = x / y for codes, from 1/y, in registers a, q, e: a quotient and its remainder.
+
+  z = x / y, and all numbers beside it, exact or with one rounding, δ <= 2^-24: q is within
+  2δ·z of z, and q + (x - q·y)/y, of which the remainder has one rounding and 1/y another, within
+  4δ²·z = 2^-46·z. So $0 is the float32 number nearest to z unless z lies that near to the middle
+  of two, and it is one of the two in any case. A code, a rounding to at most 7 bits, sees which
+  only where one of them is halfway between two codes, a number of at most 8 bits. The quotients
+  of float32 numbers that are so near to a middle beside one of those are few, and of each $0 is
+  the nearest: the tests go through all of them.
+
+  With the remainder taken twice $0 would be the nearest for every z. H200, us, twice and once:
+  silu(gate)·up 1024 x 12288 with a fixed scale 16.7 and 15.6, where a stream of the same bytes
+  takes 16.4, 1024 x 11008 with scales of rows 15.8 and 15.1.
+  """
   return f"""  mul.rn.f32 q, {x}, {reciprocal};
   neg.f32 a, {x};
-  fma.rn.f32 e, q, {y}, a;
-  neg.f32 e, e;
-  fma.rn.f32 q, e, {reciprocal}, q;
   fma.rn.f32 e, q, {y}, a;
   neg.f32 e, e;
   fma.rn.f32 $0, e, {reciprocal}, q;"""

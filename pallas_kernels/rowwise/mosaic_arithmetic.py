@@ -34,10 +34,10 @@ class MosaicArithmetic(SmArithmetic):
   ordinary: bool = False
 
   def divide_within(self, x: jax.Array, y: jax.Array, largest: float) -> jax.Array:
-    """See `SmArithmetic`: 5 instructions an element where rows are ordinary, 8 else.
+    """See `SmArithmetic`: 3 instructions an element where rows are ordinary, 6 else.
 
     No quotient is then out of reach, and y needs no power of two: 1/y is a normal
-    number, and remainders are exact where a quotient is above 2^-40, far below
+    number, and remainders keep their bits where a quotient is above 2^-40, far below
     the first code that is not 0.
     """
     if not self.ordinary:

@@ -19,7 +19,7 @@ from rowwise_cases import (
 
 import reference
 from pallas_kernels import RowConfig, compat, device, explain, quantize_rows, swiglu_quantize
-from pallas_kernels.rowwise import hopper_row_blocks, hopper_rows, mosaic_arithmetic, row_stream
+from pallas_kernels.rowwise import arithmetic, hopper_row_blocks, hopper_rows, row_stream
 
 CODES = ["float8_e4m3fn", "int8"]
 pytestmark = HOPPER_MARKS
@@ -162,32 +162,73 @@ def test_a_batch_is_more_rows(cores, rng):
   assert_same_codes(found, reference.quantize_rows(np.asarray(x)))
 
 
-@pytest.mark.parametrize("largest", [127.0, 448.0])
-def test_an_ordinary_quotient_is_refined_to_the_nearest(largest, rng):
-  """What `_QUOTIENT` says, instruction by instruction, each rounded once from its exact value."""
+def _nearest(value: fractions.Fraction) -> fractions.Fraction:
+  """The float32 number of a range without ends that is nearest, ties to even."""
+  if value == 0:
+    return value
+  exponent = abs(value).numerator.bit_length() - abs(value).denominator.bit_length()
+  # one more bit than needed where the quotient of the leading bits is below 1
+  exponent -= abs(value) < fractions.Fraction(2) ** exponent
+  unit = fractions.Fraction(2) ** (exponent - 23)
+  return round(value / unit) * unit
 
-  def rounded(value: fractions.Fraction) -> fractions.Fraction:
-    if value == 0:
-      return value
-    exponent = abs(value).numerator.bit_length() - abs(value).denominator.bit_length()
-    # one more bit than needed where the quotient of the leading bits is below 1
-    exponent -= abs(value) < fractions.Fraction(2) ** exponent
-    unit = fractions.Fraction(2) ** (exponent - 23)
-    return round(value / unit) * unit
 
-  assert "fma.rn.f32 $0, e, $3, q" in mosaic_arithmetic._QUOTIENT
-  for _ in range(2000):
-    y = fractions.Fraction(float(np.float32(rng.uniform(1, 2))))
-    # near a quotient with few bits, where a code's tie is
-    near = float(rng.integers(1, 256)) / 16 * largest / 256
-    x = rounded(y * fractions.Fraction(near))
-    x += int(rng.integers(-2, 3)) * fractions.Fraction(2) ** -24 * x
-    x = rounded(x)
-    reciprocal = rounded(1 / y)
-    q = rounded(x * reciprocal)
-    for _ in range(2):
-      q = rounded(q + rounded(x - q * y) * reciprocal)
-    assert q == rounded(x / y)
+def _computed(ptx: str, **registers: fractions.Fraction) -> fractions.Fraction:
+  """$0, each instruction rounded once from its exact value."""
+  for line in ptx.strip().splitlines():
+    name, *operands = line.strip().rstrip(";").replace(",", "").split()
+    to, *values = operands[0], *(registers[one] for one in operands[1:])
+    if name == "neg.f32":
+      registers[to] = -values[0]
+    elif name == "mul.rn.f32":
+      registers[to] = _nearest(values[0] * values[1])
+    else:
+      assert name == "fma.rn.f32"
+      registers[to] = _nearest(values[0] * values[1] + values[2])
+  return registers["$0"]
+
+
+def _quotients_near_middles(bits: int, most: int):
+  """All (x, y) of 24 bits with x / y near the middle of a number of few bits and its neighbour.
+
+  With x and y integers of 24 bits and a middle b·2^-d, b odd, x·2^e / y is |n|·2^-d / y from it
+  where x·2^(d + e) - b·y = n: of each b and n one y at most.
+
+  Args:
+    bits: Of the number.
+    most: The largest |n|; 8 is a distance of 2^-46 of the quotient or more.
+  """
+  for number in range(1 << (bits - 1), 1 << bits):
+    for side in (1, -1):
+      # beside a power of two the lower neighbour is half as far
+      d = 25 if number == 1 << (bits - 1) and side < 0 else 24
+      b = (number << (d + 1 - bits)) + side
+      for n in (*range(-most, 0), *range(1, most + 1)):
+        for e in (0, 1):
+          power = 1 << (d + e)
+          y = -n * pow(b, -1, power) % power
+          x = (n + b * y) // power
+          if y >> 23 == 1 and x >> 23 == 1:
+            yield fractions.Fraction(x), fractions.Fraction(y)
+
+
+def test_a_quotient_is_the_nearest_wherever_a_code_could_tell():
+  """Beside the middles of `refined_quotient`: codes and halves between them have at most 8 bits."""
+  ptx = arithmetic.refined_quotient("x", "y", "r")
+  count = 0
+  for x, y in _quotients_near_middles(8, 16):
+    assert _computed(ptx, x=x, y=y, r=_nearest(1 / y)) == _nearest(x / y), (x, y)
+    count += 1
+  assert count > 2000
+
+
+def test_a_quotient_is_one_of_the_two_beside_it(rng):
+  ptx = arithmetic.refined_quotient("x", "y", "r")
+  for x, y in rng.integers(1 << 23, 1 << 24, (2000, 2)):
+    z = fractions.Fraction(int(x), int(y))
+    found = _computed(ptx, x=fractions.Fraction(int(x)), y=fractions.Fraction(int(y)),
+                      r=_nearest(fractions.Fraction(1, int(y))))  # fmt: skip
+    assert abs(found - z) < fractions.Fraction(2) ** (-23 if x >= y else -24)
 
 
 @pytest.mark.parametrize(
