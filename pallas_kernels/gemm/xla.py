@@ -16,10 +16,10 @@ from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands, Transposes
 from pallas_kernels.rowwise import arithmetic, codec
 
-# The terms that one int8 instruction of a tensor core sums up. XLA gives a Triton
-# kernel of its own a tile no deeper than K, and with fewer terms than this its sums
-# are those of a tile that is repeated: 7 x 16 x 250 of a stored [K, N] with scales
-# came out exactly twice too large (jax 0.11.2 on an H200; 32 terms are right).
+# The terms that one int8 instruction of a tensor core sums up. Where 32 do not divide K
+# but 16 do, a Triton kernel of XLA's own takes 16 terms a step, and its sums come out
+# exactly twice too large: of 7 x 16 x 250 and 7 x 48 x 18, B stored [K, N] and scaled
+# under jit (jax 0.11.2 on an H200).
 INT8_INSTRUCTION_TERMS = 32
 
 
@@ -65,8 +65,8 @@ def _product(a: jax.Array, b: jax.Array, transposes: Transposes, precision: Any)
   """The sums of one product, [batch, M, N]; a shared operand is not copied."""
   # the axes that are summed over, as stored
   a_depth, b_depth = (1 if transposes.a else 2), (2 if transposes.b else 1)
-  if a.dtype == jnp.int8 and 0 < a.shape[a_depth] < INT8_INSTRUCTION_TERMS:
-    a, b = _with_zero_terms(a, a_depth), _with_zero_terms(b, b_depth)
+  if a.dtype == jnp.int8:
+    a, b = _in_whole_instructions(a, a_depth), _in_whole_instructions(b, b_depth)
   options = {"precision": precision, "preferred_element_type": sum_dtype(a.dtype)}
   if a.shape[0] == b.shape[0]:
     return lax.dot_general(a, b, (((a_depth,), (b_depth,)), ((0,), (0,))), **options)
@@ -76,8 +76,11 @@ def _product(a: jax.Array, b: jax.Array, transposes: Transposes, precision: Any)
   return jnp.swapaxes(acc, 1, 2)
 
 
-def _with_zero_terms(x: jax.Array, axis: int) -> jax.Array:
-  """x with zeros behind it on `axis`, `INT8_INSTRUCTION_TERMS` in all."""
+def _in_whole_instructions(x: jax.Array, axis: int) -> jax.Array:
+  """x with zeros behind it on `axis` up to a multiple of `INT8_INSTRUCTION_TERMS`."""
+  missing = -x.shape[axis] % INT8_INSTRUCTION_TERMS
+  if missing == 0:
+    return x
   widths = [(0, 0)] * x.ndim
-  widths[axis] = (0, INT8_INSTRUCTION_TERMS - x.shape[axis])
+  widths[axis] = (0, missing)
   return jnp.pad(x, widths)
