@@ -92,7 +92,9 @@ def matmul(
   if untransposed:
     # 8-bit tiles this way round are not made of whole swizzle spans, which the
     # interpreter does not need
-    layout = dataclasses.replace(layout, operand=(), a_rows=config.block_m)
+    layout = dataclasses.replace(
+      layout, operand=(), a_rows=config.block_m, last_a_rows=config.block_m
+    )
   if interpreted and not compat.INTERPRETER_CLIPS_TMA:
     operands, out_multiples = _whole_tiles(operands, config, transposes)
   else:

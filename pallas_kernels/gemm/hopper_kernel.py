@@ -196,16 +196,24 @@ def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> Non
       b_row, b_column = (column, depth) if transposes.b else (depth, column)
 
       def copy(stage: Any, arrived: Any) -> None:
-        layout.a.start(
+        start_a = functools.partial(
+          layout.a.start,
           _at_batch(a, batch),
           refs.a_landing.at[stage],
           arrived,
           row=a_row,
           column=a_column,
-          # the other rows keep what they hold; theirs are rows of C that TMA clips
-          rows=layout.a_rows,
           collective_axes=share_a,
         )
+        # the other rows keep what they hold; theirs are rows of C that TMA clips
+        if layout.last_a_rows == layout.a_rows:
+          start_a(rows=layout.a_rows)
+        else:
+          lax.cond(
+            row + config.block_m <= geometry.sizes.m,
+            lambda: start_a(rows=layout.a_rows),
+            lambda: start_a(rows=layout.last_a_rows),
+          )
         for product, b in enumerate(bs):
           layout.b.start(
             _at_batch(b, batch),

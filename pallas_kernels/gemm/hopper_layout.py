@@ -23,6 +23,7 @@ class HopperLayout:
     staging: Transforms of an output slot.
     staging_columns: Columns of an output slot.
     a_rows: Rows, as stored, of A to load for a tile.
+    last_a_rows: The same for a tile that reaches past the last row of C.
     out_multiples: What rows and columns of the result must be multiples of.
   """
 
@@ -32,6 +33,7 @@ class HopperLayout:
   staging: tuple[Any, ...]
   staging_columns: int
   a_rows: int
+  last_a_rows: int
   out_multiples: tuple[int, int]
 
 
@@ -83,11 +85,15 @@ def hopper_layout(
     )
   )
   # TMA fills rows past the edge slowly (with M=1 in 64-row tiles the whole product
-  # took 62 us against 32 us for M=64, 4096 x 12288, H200), so where there is one
-  # row of tiles only the rows that exist are loaded, in eights.
-  a_rows = a.rows
+  # took 62 us against 32 us for M=64, 4096 x 12288, H200), so only the rows that
+  # exist are loaded, in eights.
+  a_rows = last_a_rows = a.rows
   if not transposes.a and config.cluster_m == 1:
-    a_rows = min(a_rows, rounded_up((m,), (8,))[0])
+    a_rows = last_a_rows = min(a_rows, rounded_up((m,), (8,))[0])
+  left = rounded_up((m % config.block_m,), (8,))[0]
+  # the blocks of a cluster share whole tiles; so many arrivals are waited for at every tile
+  if left and not transposes.a and config.cluster_n == 1 and a.count(left) == a.count(a.rows):
+    last_a_rows = left
   columns = staging_columns(config, out_dtype=jnp.dtype(out_dtype).name)
   staging: tuple[Any, ...] = tiled(columns * out_size, out_dtype)
   if compat.SWIZZLES_UNTILED:
@@ -101,6 +107,7 @@ def hopper_layout(
     staging=staging,
     staging_columns=columns,
     a_rows=a_rows,
+    last_a_rows=last_a_rows,
     out_multiples=out_multiples,
   )
 
