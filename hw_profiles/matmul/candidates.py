@@ -21,11 +21,11 @@ _GPU_STAGES = (2, 3, 4, 5, 6)
 # GM runs of less than 512 B lose bandwidth (A2/A3 practice guide).
 _NPU_K_BYTES = (512, 1024)
 _NPU_STAGES = (1, 2)
+# Where B is the larger operand, a band is all rows of tiles, or as many as it may be: its panels
+# come to the SMs once for each band. 256 x 12288 x 4096 on an H200 takes 43.6 us row by row, 39.1
+# in bands (128 x 128 tiles, K in two); 320 x 4096 x 4096 in five rows of 64 x 192 tiles 21.9 in
+# bands of four, 17.9 in one. The model sees one wave, and no difference.
 _GROUPS = (1, 4, 8)
-# Neighbours in the launch order then share a panel of the smaller operand, the panels of the
-# larger come to the SMs once for each row of tiles: 256 x 12288 x 4096 on an H200 takes 43.6 us
-# row by row, 39.1 in bands (128 x 128 tiles, K in two). The model sees one wave, and no difference.
-_ROW_BY_ROW = 1
 
 # A product of few rows streams B. Its copies do best 256 B wide and deep, with four in
 # flight: 64 x 4096 x 12288 on an H200 takes 25.8 us with 128 x 128 tiles of B in 4 stages,
@@ -52,9 +52,17 @@ _FEWEST_PART_STEPS = 8
 # on an H200: 3.9 to 4.6 us with 16 or 32 rows and parts of 1 to 4 steps, 8 to 16 us unsplit.
 _SMALLEST_NARROW_SIDE = 32
 _FEWEST_NARROW_PART_STEPS = 2
-# Outputs of the largest default tile on Hopper: 128 accumulator registers a
-# thread of two warpgroups. 192 fit in the register file and are left to tuning.
-_WGMMA_OUTPUTS = 128 * 256
+# Outputs of a consumer warpgroup of the largest default tiles on Hopper: 128 accumulator
+# registers a thread. 192 fit in the register file and are left to tuning.
+_WGMMA_OUTPUTS = 64 * 256
+# Tiles of so many rows are three consumers', 64 rows each, with narrow staging: 768 x 4096 x 6144
+# on an H200 takes 49.1 us in one wave of 192 x 192, 63.0 in two of 128 x 192; 333 x 4096 x 14336
+# takes 65.4 in tiles of 192 x 128, 69.6 where two consumers share their columns.
+_THREE_CONSUMER_ROWS = 3 * warp_specialized.WGMMA_ROWS
+# Wider ones of a product are for one wave. In more they are slower than 128 x 256 by the model and
+# unmeasured, and float32 sums cost what a full wave saves: 384 x 4096 x 6144 takes 33.2 to 33.8 us
+# in two parts of 192 x 192, 31.6 to 32.4 unsplit in 96 tiles of 128 x 192.
+_THREE_CONSUMER_COLUMNS = 128
 
 
 def _useful(sizes: _Sizes, extent: int, smallest: int = 0) -> _Sizes:
@@ -93,18 +101,18 @@ def candidates(
     stages,
     _useful(_GROUPS, math.ceil(problem.m / rows[0])),
   ):
-    if schedule == warp_specialized.NAME and block_m * block_n > _WGMMA_OUTPUTS:
-      continue
     config = MatmulConfig(block_m, block_n, depth // size, num_stages, group_m=group_m)
     if schedule == warp_specialized.NAME:
       assert isinstance(device, GpuProfile)
       if not _streams_well(problem, config, device.sm_count):
         continue
-      if group_m == _ROW_BY_ROW and block_m < problem.m < problem.n:
+      if problem.m < problem.n and group_m < min(ceil_div(problem.m, block_m), _GROUPS[-1]):
         continue
       if _leaves_one_consumer(problem, block_m):
         continue
       config = _completed(problem, config)
+      if _leaves_the_menu(problem, config, device.sm_count):
+        continue
       yield from _splits(problem, config, device.sm_count)
     elif narrow and config.group_m == 1:
       assert isinstance(device, GpuProfile)
@@ -127,9 +135,9 @@ def _splits(
   fewest_steps: int = _FEWEST_PART_STEPS,
 ) -> Iterator[MatmulConfig]:
   """The tile with K in parts, where C alone has too few tiles for the device."""
-  if problem.products > 1:
+  if problem.products > 1 or _wide_of_three(config):
     return
-  tiles = problem.batch * ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
+  tiles = _tiles(problem, config)
   steps = ceil_div(problem.k, config.block_k)
   # staging rows of 16-bit results are too wide for sums
   config = dataclasses.replace(config, epilogue_block_n=None)
@@ -161,6 +169,35 @@ def _streams_well(problem: MatmulProblem, config: MatmulConfig, cores: int) -> b
   return run and deep and config.num_stages >= _STREAMED_STAGES
 
 
+def _tiles(problem: MatmulProblem, config: MatmulConfig) -> int:
+  """Tiles of C."""
+  return problem.batch * ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
+
+
+def _leaves_the_menu(problem: MatmulProblem, config: MatmulConfig, cores: int) -> bool:
+  """Whether a tile is not compared for what the model does not have.
+
+  Its accumulators; and where C is more than one wave of it, that consumers have no
+  registers to finish a tile while the next is multiplied, or that one consumer with 64
+  rows takes 64 B of operands a cycle from L2: 333 x 4096 x 14336 on an H200 takes 80.3 us
+  in tiles of 64 x 192 and 64.4 of 128 x 192, predicted 75.3 and 67.0.
+  """
+  consumers = warp_specialized.consumer_warpgroups(config)
+  if config.block_m * config.block_n > consumers * _WGMMA_OUTPUTS:
+    return True
+  if _tiles(problem, config) <= cores:
+    return False
+  waits = warp_specialized.settled_tile_fits(config, products=problem.products, settled_bytes=2)
+  two = dataclasses.replace(config, num_consumer_warpgroups=2)
+  narrow = consumers == 1 and _splits_a_span(problem, two)
+  return narrow or _wide_of_three(config) or not waits
+
+
+def _wide_of_three(config: MatmulConfig) -> bool:
+  """Whether it is a tile of three consumers that is for one wave of whole K."""
+  return config.block_m == _THREE_CONSUMER_ROWS and config.block_n > _THREE_CONSUMER_COLUMNS
+
+
 def _leaves_one_consumer(problem: MatmulProblem, block_m: int) -> bool:
   """Whether a taller tile of two products would have rows for two consumers, and no more padding.
 
@@ -178,16 +215,30 @@ def _leaves_one_consumer(problem: MatmulProblem, block_m: int) -> bool:
 def _completed(problem: MatmulProblem, config: MatmulConfig) -> MatmulConfig:
   """The tile with the fields that the default does not suit.
 
-  One consumer where there are two products and rows for one only; narrow
-  sub-tiles in the epilogue where there is an activation.
+  Three consumers of 192 rows; one where there are two products and rows for one
+  only, or where two would split a swizzle span of B. Narrow sub-tiles in the
+  epilogue where there is an activation, or staging for three.
   """
-  if problem.products > 1 and config.block_m < 2 * warp_specialized.WGMMA_ROWS:
+  if config.block_m == _THREE_CONSUMER_ROWS:
+    config = dataclasses.replace(config, num_consumer_warpgroups=3)
+  elif config.block_m < 2 * warp_specialized.WGMMA_ROWS and (
+    problem.products > 1 or _splits_a_span(problem, config)
+  ):
     config = dataclasses.replace(config, num_consumer_warpgroups=1)
-  columns = warp_specialized.consumer_tile(config).columns
-  narrow = problem.activation is not None and columns % _ACTIVATED_COLUMNS == 0
+  columns = warp_specialized.wgmma_columns(config)
+  three = config.num_consumer_warpgroups == 3
+  narrow = (problem.activation is not None or three) and columns % _ACTIVATED_COLUMNS == 0
   if not narrow or dtypes.size_bytes(problem.result_dtype) != 2:
     return config
   return dataclasses.replace(config, epilogue_block_n=_ACTIVATED_COLUMNS)
+
+
+def _splits_a_span(problem: MatmulProblem, config: MatmulConfig) -> bool:
+  """Whether consumers share a B tile's columns, but no whole swizzle spans of them."""
+  size = dtypes.size_bytes(problem.dtype)
+  span = warp_specialized.SWIZZLE_BYTES[0]
+  columns = warp_specialized.consumer_tile(config).columns
+  return size > 1 and config.block_n * size % span == 0 and columns * size % span > 0
 
 
 def matmul_candidates(

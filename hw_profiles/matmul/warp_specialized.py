@@ -15,6 +15,7 @@ from hw_profiles.arguments import ceil_div
 from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
 from hw_profiles.capacity.warpgroups import (
   MOST_CONSUMERS,
+  PRODUCER_REGISTERS,
   WARPGROUP_THREADS,
   block_threads,
   consumer_registers,
@@ -29,10 +30,21 @@ from hw_profiles.planner.op_model import Demand
 from hw_profiles.profile import GpuProfile
 
 NAME = "warp_specialized"
-# Addresses, descriptors, loop state and the epilogue's fragment in a consumer
-# thread besides its accumulator. Assumed: 128 x 256 tiles (128 accumulators)
-# are known to run without spills in 232 registers, 192 accumulators fill it.
-CONSUMER_OVERHEAD_REGISTERS = 40
+# Addresses, descriptors, loop state and the epilogue's fragment in a consumer thread
+# besides its accumulator: tiles of 192 x 256 (128 accumulators) take 151 of 160 registers,
+# and spill 528 bytes into 152. 192 accumulators of two consumers have 40.
+CONSUMER_OVERHEAD_REGISTERS = 32
+# The same where a settled tile waits: 128 x 256 of 16 bits take 209 of 232, 192 x 192 of three
+# consumers 154 of 160.
+_WAITING_OVERHEAD_REGISTERS = 16
+# Three consumers have 160 registers beside a producer with 32, which it does with, too;
+# 152 beside one with 40.
+_PRODUCER_REGISTERS_OF_MANY = 32
+_MANY_CONSUMERS = 3
+# What else a wgmma needs besides the accumulators of its 64 rows; ptxas holds the sum against
+# the registers that a thread is launched with, whatever setmaxnreg says (C7602: at least 154
+# for 256 columns).
+_WGMMA_OTHER_REGISTERS = 26
 # Two 8-byte mbarriers a stage: "full" and "empty".
 BARRIER_BYTES_PER_STAGE = 16
 # A consumer stages 64 rows, one wgmma's height, while the TMA stores the other slot.
@@ -67,6 +79,11 @@ def consumer_warpgroups(config: MatmulConfig) -> int:
   return 2 if config.block_m * config.block_n >= 128 * 64 else 1
 
 
+def producer_registers(consumers: int) -> int:
+  """Registers that a thread of the producer keeps beside so many consumer warpgroups."""
+  return PRODUCER_REGISTERS if consumers < _MANY_CONSUMERS else _PRODUCER_REGISTERS_OF_MANY
+
+
 @dataclasses.dataclass(frozen=True)
 class ConsumerTile:
   """The part of a tile that one consumer warpgroup computes.
@@ -88,6 +105,33 @@ def consumer_tile(config: MatmulConfig) -> ConsumerTile:
   if config.block_m % (WGMMA_ROWS * consumers) == 0:
     return ConsumerTile(config.block_m // consumers, config.block_n, "m")
   return ConsumerTile(config.block_m, config.block_n // consumers, "n")
+
+
+def wgmma_columns(config: MatmulConfig) -> int:
+  """Columns of one wgmma: a consumer's, or half of them where none may hold as many sums.
+
+  A wgmma of 64 rows holds columns / 2 accumulators a thread, and compiles only where these
+  and 26 more are no more than the registers that the block is launched with: three consumers
+  (128) take up to 204 columns at once, and 256 in two halves, each of which reads A.
+  """
+  columns = consumer_tile(config).columns
+  most = launch_registers(consumer_warpgroups(config)) - _WGMMA_OTHER_REGISTERS
+  return columns if columns * WGMMA_ROWS <= most * WARPGROUP_THREADS else columns // 2
+
+
+def settled_tile_fits(config: MatmulConfig, *, products: int, settled_bytes: int) -> bool:
+  """Whether consumers have registers for a settled tile beside the next one's accumulators.
+
+  Args:
+    config: The tile.
+    products: Matrices B.
+    settled_bytes: Of an element that waits.
+  """
+  consumers = consumer_warpgroups(config)
+  sums = ceil_div(products * config.block_m * config.block_n, WARPGROUP_THREADS * consumers)
+  waiting = ceil_div(sums * settled_bytes, 4)
+  budget = consumer_registers(consumers, producer=producer_registers(consumers))
+  return sums + waiting + _WAITING_OVERHEAD_REGISTERS <= budget
 
 
 def operand_swizzle_bytes(
@@ -119,7 +163,7 @@ def staging_columns(config: MatmulConfig, *, out_dtype: str) -> int:
   """
   if config.epilogue_block_n is not None:
     return config.epilogue_block_n
-  columns = consumer_tile(config).columns
+  columns = wgmma_columns(config)
   size = dtypes.size_bytes(out_dtype)
   for span in SWIZZLE_BYTES:
     width = span // size
@@ -352,19 +396,19 @@ def _column_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[Sho
       )
     ]
   span = operand_swizzle_bytes(config, in_dtype=problem.dtype) or SWIZZLE_BYTES[-1]
-  if size > 1 and tile.columns * size % span:
+  columns = wgmma_columns(config)
+  if size > 1 and columns * size % span:
+    of = "a consumer warpgroup's" if columns == tile.columns else "a wgmma's"
     return [
       _shape(
         ("block_n", "num_consumer_warpgroups"),
-        f"a consumer warpgroup's {tile.columns} columns of B are {tile.columns * size} B, not"
-        f" whole swizzle spans of {span} B",
+        f"{of} {columns} columns of B are {columns * size} B, not whole swizzle spans of {span} B",
       )
     ]
   return []
 
 
 def _epilogue_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[Shortfall]:
-  tile = consumer_tile(config)
   width = staging_columns(config, out_dtype=problem.result_dtype)
   row_bytes = width * dtypes.size_bytes(problem.result_dtype)
   found = []
@@ -376,12 +420,14 @@ def _epilogue_shortfalls(problem: MatmulProblem, config: MatmulConfig) -> list[S
         f" rows of {', '.join(map(str, SWIZZLE_BYTES[::-1]))} B",
       )
     )
-  if tile.columns % width:
+  columns = wgmma_columns(config)
+  if columns % width:
+    of = "consumer warpgroup" if columns == consumer_tile(config).columns else "wgmma"
     found.append(
       _shape(
         ("epilogue_block_n", "block_n"),
-        f"the epilogue stores {width} columns at a time, which do not divide the {tile.columns}"
-        " of a consumer warpgroup",
+        f"the epilogue stores {width} columns at a time, which do not divide the {columns}"
+        f" of a {of}",
       )
     )
   return found
@@ -444,20 +490,21 @@ def _register_budget(registers_per_sm: int, consumers: int) -> int:
   """`consumer_registers`; 0 for more consumers than a block has threads for."""
   if consumers > MOST_CONSUMERS:
     return 0
-  return consumer_registers(consumers, registers_per_sm=registers_per_sm)
+  return consumer_registers(
+    consumers, registers_per_sm=registers_per_sm, producer=producer_registers(consumers)
+  )
 
 
 def _shared_bytes_per_step(problem: MatmulProblem, config: MatmulConfig) -> int:
   """Shared-memory bytes moved by one K step: TMA writes and wgmma reads.
 
   A wgmma reads 64 rows of A once and all its columns of B, so B is read again
-  for every 64 rows of the tile, and A for each product.
+  for every 64 rows of the tile, and A for each wgmma along N and each product.
   """
   size = dtypes.size_bytes(problem.dtype)
-  tile = consumer_tile(config)
   a_bytes = config.block_m * config.block_k * size
   b_bytes = problem.products * config.block_k * config.block_n * size
-  a_reads = problem.products * (config.block_n // tile.columns)
+  a_reads = problem.products * (config.block_n // wgmma_columns(config))
   b_reads = config.block_m // WGMMA_ROWS
   return a_bytes * (1 + a_reads) + b_bytes * (1 + b_reads)
 

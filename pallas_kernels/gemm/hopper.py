@@ -14,6 +14,7 @@ from hw_profiles.matmul.warp_specialized import (
   PROMOTED_DTYPES,
   VECTOR_SLOTS,
   WGMMA_ROWS,
+  settled_tile_fits,
 )
 from pallas_kernels import compat, sharding
 from pallas_kernels.gemm.epilogue import Epilogue
@@ -35,7 +36,9 @@ def promotes_steps(dtype: Any, *, interpreted: bool) -> bool:
   return jnp.dtype(dtype).name in PROMOTED_DTYPES and (interpreted or compat.CARRIES_ARRAYS)
 
 
-def overlaps_epilogue(config: MatmulConfig, epilogue: Epilogue, *, promotes: bool) -> bool:
+def overlaps_epilogue(
+  config: MatmulConfig, epilogue: Epilogue, *, products: int, promotes: bool
+) -> bool:
   """Whether the settled tile waits in registers while the next is multiplied."""
   if promotes:
     # a step's sum and the tile's fill them
@@ -44,7 +47,8 @@ def overlaps_epilogue(config: MatmulConfig, epilogue: Epilogue, *, promotes: boo
     return config.overlap_epilogue
   if not compat.CARRIES_ARRAYS:
     return False
-  return epilogue.settled_dtype.itemsize <= 2
+  size = epilogue.settled_dtype.itemsize
+  return size <= 2 and settled_tile_fits(config, products=products, settled_bytes=size)
 
 
 def matmul(
@@ -108,7 +112,7 @@ def matmul(
     products=products,
     layout=layout,
     transposes=transposes,
-    overlaps=overlaps_epilogue(config, epilogue, promotes=promotes),
+    overlaps=overlaps_epilogue(config, epilogue, products=products, promotes=promotes),
     promotes=promotes,
     max_ctas=num_ctas,
     pairs=len(operands.pairs),

@@ -5,7 +5,12 @@ import dataclasses
 from jax.experimental import pallas as pl
 
 from hw_profiles import MatmulConfig
-from hw_profiles.matmul.warp_specialized import consumer_warpgroups
+from hw_profiles.matmul.warp_specialized import (
+  ConsumerTile,
+  consumer_tile,
+  consumer_warpgroups,
+  wgmma_columns,
+)
 from pallas_kernels.gemm.hopper_layout import HopperLayout
 from pallas_kernels.gemm.operands import Sizes, Transposes
 
@@ -91,3 +96,18 @@ class Geometry:
   def consumers(self) -> int:
     """Consumer warpgroups of a thread block."""
     return consumer_warpgroups(self.config)
+
+  @property
+  def share(self) -> ConsumerTile:
+    """A consumer's part of the tile."""
+    return consumer_tile(self.config)
+
+  @property
+  def wgmma_columns(self) -> int:
+    """Columns of one wgmma, and of an accumulator: a consumer's, or half of them."""
+    return wgmma_columns(self.config)
+
+  @property
+  def accumulators(self) -> int:
+    """Accumulators of a consumer: of each product one for each wgmma along N."""
+    return self.products * (self.share.columns // self.wgmma_columns)

@@ -50,12 +50,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hw_profiles import tile_order
-from hw_profiles.capacity.warpgroups import PRODUCER_REGISTERS, consumer_registers
-from hw_profiles.matmul.warp_specialized import (
-  VECTOR_SLOTS,
-  ConsumerTile,
-  consumer_tile,
-)
+from hw_profiles.capacity.warpgroups import consumer_registers
+from hw_profiles.matmul.warp_specialized import VECTOR_SLOTS, producer_registers
 from pallas_kernels import compat
 from pallas_kernels.dtypes import sum_dtype
 from pallas_kernels.gemm.epilogue import Epilogue
@@ -182,7 +178,7 @@ def body(*flat_refs: Any, refs_of: Callable[..., Refs], geometry: Geometry, **op
 def _memory(refs: Refs, rings: _Rings, my_tiles: Any, geometry: Geometry) -> None:
   """The memory warpgroup: every stage of every tile, as soon as there is room."""
   config, transposes, layout = geometry.config, geometry.transposes, geometry.layout
-  plgpu.set_max_registers(PRODUCER_REGISTERS, action="decrease")
+  plgpu.set_max_registers(producer_registers(geometry.consumers), action="decrease")
   share_a = CLUSTER if config.cluster_n > 1 else None
   share_b = CLUSTER if config.cluster_m > 1 else None
 
@@ -263,47 +259,53 @@ def _consumer(
   interpreted: bool,
 ) -> None:
   """A consumer warpgroup: its part of every tile, multiplied, settled, finished, stored."""
-  config = geometry.config
-  plgpu.set_max_registers(consumer_registers(geometry.consumers), action="increase")
+  consumers, share = geometry.consumers, geometry.share
+  registers = consumer_registers(consumers, producer=producer_registers(consumers))
+  plgpu.set_max_registers(registers, action="increase")
   warpgroup = lax.axis_index("warpgroup")
-  share = consumer_tile(config)
   first_row = warpgroup * share.rows if share.axis == "m" else 0
   first_column = warpgroup * share.columns if share.axis == "n" else 0
   store = BlockStore(refs.slots.at[warpgroup], rows=share.rows, columns=share.columns)
 
   def zeros(dtype: Any) -> jax.Array:
-    """A block that a loop carries."""
-    block = jnp.zeros((share.rows, share.columns), dtype)
+    """An accumulator's block that a loop carries."""
+    block = jnp.zeros((share.rows, geometry.wgmma_columns), dtype)
     # the interpreter has no layouts
     return block if interpreted else plgpu.layout_cast(block, plgpu.Layout.WGMMA)
 
-  def settle(accs: tuple[jax.Array, ...], i: Any) -> tuple[jax.Array, ...]:
-    """Each product's block."""
-    per_row: tuple[jax.Array, ...] = ()
-    per_column: tuple[jax.Array, ...] = ()
-    shape = (share.rows, share.columns)
-    if rings.vectors:
-      slot = rings.vectors.wait(i)
-      loaded = tuple(
-        lax.broadcast_in_dim(
-          compat.load_elementwise(
-            slots.at[slot, pl.ds(start, shape[axis])], interpreted=interpreted
-          ),
-          shape,
-          (axis,),
-        )
-        for slots, axis, start in zip(
-          refs.vectors,
-          (0,) * len(refs.inputs.per_row) + (1,) * len(refs.inputs.per_column),
-          (first_row,) * len(refs.inputs.per_row) + (first_column,) * len(refs.inputs.per_column),
-          strict=True,
-        )
+  rows_first = len(refs.inputs.per_row)
+
+  def vectors_of(slot: Any, column: int) -> tuple[jax.Array, ...]:
+    """The epilogue's vectors over an accumulator that begins at a column of this consumer's."""
+    shape = (share.rows, geometry.wgmma_columns)
+    starts = (first_row, first_column + column)
+    return tuple(
+      lax.broadcast_in_dim(
+        compat.load_elementwise(
+          slots.at[slot, pl.ds(starts[axis], shape[axis])], interpreted=interpreted
+        ),
+        shape,
+        (axis,),
       )
-      # ordinary reads come before TMA's next write to the slot
-      plgpu.commit_smem()
-      rings.vectors.release(i)
-      per_row, per_column = loaded[: len(refs.inputs.per_row)], loaded[len(refs.inputs.per_row) :]
-    return tuple(epilogue.settle(acc, per_row, per_column) for acc in accs)
+      for slots, axis in zip(
+        refs.vectors, (0,) * rows_first + (1,) * len(refs.inputs.per_column), strict=True
+      )
+    )
+
+  def settle(accs: tuple[jax.Array, ...], i: Any) -> tuple[jax.Array, ...]:
+    """Each accumulator's block."""
+    columns = range(0, share.columns, geometry.wgmma_columns)
+    if not rings.vectors:
+      return tuple(epilogue.settle(acc, (), ()) for acc in accs)
+    slot = rings.vectors.wait(i)
+    loaded = [vectors_of(slot, column) for column in columns]
+    # ordinary reads come before TMA's next write to the slot
+    plgpu.commit_smem()
+    rings.vectors.release(i)
+    return tuple(
+      epilogue.settle(acc, vectors[:rows_first], vectors[rows_first:])
+      for acc, vectors in zip(accs, loaded * geometry.products, strict=True)
+    )
 
   def store_sub_tile(
     index: int, settled: tuple[jax.Array, ...], part: Any, row: Any, column: Any
@@ -311,7 +313,10 @@ def _consumer(
     def sub_tile(i: slice, j: slice) -> jax.Array:
       # the K loop does not change what waits, so that LLVM would finish all of it
       # ahead of the loop if nothing held it here
-      held = (lax.optimization_barrier(block[i, j]) for block in settled)
+      which, first = divmod(j.start, geometry.wgmma_columns)
+      blocks = settled[which :: len(settled) // geometry.products]
+      here = slice(first, first + j.stop - j.start)
+      held = (lax.optimization_barrier(block[i, here]) for block in blocks)
       return epilogue.finish(*held, native_exp2=not interpreted)
 
     store.store(index, sub_tile, out=refs.out.at[part], row=row, column=column)
@@ -331,7 +336,6 @@ def _consumer(
       rings.stages,
       step,
       geometry,
-      share,
       between=tuple(functools.partial(store_waiting, x) for x in sub_tiles) if waiting else (),
       zeros=zeros,
     )
@@ -352,7 +356,7 @@ def _consumer(
       jnp.int32(0),
       my_tiles,
       compute_tile,
-      (start, (nothing,) * geometry.products, start, start, start),
+      (start, (nothing,) * geometry.accumulators, start, start, start),
     )
     for index in sub_tiles:
       store_sub_tile(index, *last)
@@ -364,7 +368,6 @@ def _accumulate(
   ring: StageRing,
   first_step: Any,
   geometry: Geometry,
-  share: ConsumerTile,
   *,
   between: tuple[Callable[[], None], ...],
   zeros: Callable[[Any], jax.Array],
@@ -376,18 +379,17 @@ def _accumulate(
     ring: Its stages.
     first_step: The ring's step at the tile's first K step.
     geometry: The kernel instance.
-    share: This consumer's part of the tile.
     between: Work to do while wgmmas run, spread over the K steps; none where
       steps are promoted.
     zeros: Makes a block of a dtype that a loop carries.
 
   Returns:
-    The accumulator of each product.
+    The accumulators of each product, from its first column on.
   """
-  config, transposes = geometry.config, geometry.transposes
+  config, transposes, share = geometry.config, geometry.transposes, geometry.share
   warpgroup = lax.axis_index("warpgroup")
   rows = pl.ds(warpgroup * share.rows if share.axis == "m" else 0, share.rows)
-  columns = pl.ds(warpgroup * share.columns if share.axis == "n" else 0, share.columns)
+  first_column = warpgroup * share.columns if share.axis == "n" else 0
   # one step's wgmmas run while the next stage is awaited, and keep their stage
   # until the next are issued; with a single stage there is no next to wait for
   in_flight = 0 if config.num_stages == 1 else 1
@@ -397,7 +399,11 @@ def _accumulate(
       return compat.transposed_ref(refs.a_stages.at[stage, :, rows])
     return refs.a_stages.at[stage, rows]
 
-  def b_operand(stage: Any, product: int) -> Any:
+  halves = geometry.accumulators // geometry.products
+
+  def b_operand(stage: Any, accumulator: int) -> Any:
+    product, half = divmod(accumulator, halves)
+    columns = pl.ds(first_column + half * geometry.wgmma_columns, geometry.wgmma_columns)
     if transposes.b:
       return compat.transposed_ref(refs.b_stages.at[stage, product, columns])
     return refs.b_stages.at[stage, product, :, columns]
@@ -409,8 +415,8 @@ def _accumulate(
     def multiply(k_step: Any, _: None) -> None:
       step = first_step + k_step
       stage = ring.wait(step)
-      for product, acc in enumerate(accs):
-        plgpu.wgmma(acc, a_operand(stage), b_operand(stage, product))
+      for index, acc in enumerate(accs):
+        plgpu.wgmma(acc, a_operand(stage), b_operand(stage, index))
       for at, piece in schedule:
         pl.when(k_step == at)(piece)
       plgpu.wgmma_wait(in_flight * len(accs))
@@ -435,8 +441,8 @@ def _accumulate(
     stage = ring.wait(step)
 
     def product_of_step(*accs: Any) -> tuple[jax.Array, ...]:
-      for product, acc in enumerate(accs):
-        plgpu.wgmma(acc, a_operand(stage), b_operand(stage, product))
+      for index, acc in enumerate(accs):
+        plgpu.wgmma(acc, a_operand(stage), b_operand(stage, index))
       plgpu.wgmma_wait(0)
       return tuple(lax.optimization_barrier(acc[...]) for acc in accs)
 
@@ -445,10 +451,11 @@ def _accumulate(
     return tuple(x + part for x, part in zip(sums, parts, strict=True))
 
   dtype = sum_dtype(refs.inputs.a.dtype)
-  accumulators = (plgpu.ACC((share.rows, share.columns), dtype),) * geometry.products
+  accumulator = plgpu.ACC((share.rows, geometry.wgmma_columns), dtype)
+  accumulators = (accumulator,) * geometry.accumulators
   if geometry.promotes:
     # the other consumer's products run under this one's wait and additions
-    start = (zeros(dtype),) * geometry.products
+    start = (zeros(dtype),) * geometry.accumulators
     return lax.fori_loop(jnp.int32(0), jnp.int32(k_steps), promoted, start)
   return pl.run_scoped(with_accumulators, *accumulators)
 

@@ -7,7 +7,11 @@ import re
 import pytest
 
 import hw_profiles as hw
-from hw_profiles.matmul.warp_specialized import staging_columns
+from hw_profiles.matmul.warp_specialized import (
+  settled_tile_fits,
+  staging_columns,
+  wgmma_columns,
+)
 from hw_profiles.validation.recorded import recorded_error
 
 KIB = 1024
@@ -138,7 +142,7 @@ def test_accumulator_that_leaves_no_registers_is_refused():
   assert plan.binding == ("registers",)
   assert plan.reason == (
     "block_n=256: registers of a consumer thread need 256 for its share of the 256x256"
-    " accumulator and 40 besides, h100_sxm has 232 with 2 consumer warpgroup(s);"
+    " accumulator and 32 besides, h100_sxm has 232 with 2 consumer warpgroup(s);"
     " largest block_n that fits is 192"
   )
 
@@ -217,6 +221,39 @@ def test_the_default_epilogue_is_the_widest_that_divides_a_consumers_columns(
   config, out_dtype, columns
 ):
   assert staging_columns(config, out_dtype=out_dtype) == columns
+
+
+@pytest.mark.parametrize(
+  ("config", "columns"),
+  [
+    (hw.MatmulConfig(128, 256, 64), 256),
+    (hw.MatmulConfig(64, 256, 64, num_consumer_warpgroups=1), 256),
+    (hw.MatmulConfig(192, 192, 64, num_consumer_warpgroups=3), 192),
+    (hw.MatmulConfig(192, 256, 64, num_consumer_warpgroups=3), 128),
+    (hw.MatmulConfig(64, 384, 64, num_consumer_warpgroups=3), 128),
+  ],
+  ids=str,
+)
+def test_a_wgmma_holds_no_more_sums_than_it_compiles_with(config, columns):
+  assert wgmma_columns(config) == columns
+
+
+def test_halves_of_a_consumers_columns_are_whole_spans():
+  config = hw.MatmulConfig(192, 224, 64, num_consumer_warpgroups=3)
+  plan = hw.plan(FFN, config, "h200", schedule="warp_specialized")
+  assert plan.reason.startswith(
+    "block_n=224: a wgmma's 112 columns of B are 224 B, not whole swizzle spans of 64 B"
+  )
+
+
+def test_three_consumers_hold_a_tile_of_192_by_256_but_no_second_one():
+  config = hw.MatmulConfig(192, 256, 64, 3, num_consumer_warpgroups=3)
+  plan = hw.plan(FFN, config, "h200", schedule="warp_specialized")
+  assert plan.fits
+  assert "up to 160 registers a thread" in " ".join(plan.notes)
+  assert not settled_tile_fits(config, products=1, settled_bytes=2)
+  for fits in (hw.MatmulConfig(128, 256, 64), dataclasses.replace(config, block_n=192)):
+    assert settled_tile_fits(fits, products=1, settled_bytes=2)
 
 
 @pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])

@@ -102,3 +102,42 @@ def test_everything_public_is_exported():
   assert sorted(hw.__all__) == list(hw.__all__)
   for name in hw.__all__:
     assert getattr(hw, name).__doc__
+
+
+@pytest.mark.parametrize(
+  ("m", "k", "n", "config"),
+  [
+    # one wave of 64 rows by whole swizzle spans, in one band: 18.5 us on an H200, 23.1 before
+    (333, 4096, 4096, hw.MatmulConfig(64, 192, 64, 6, num_consumer_warpgroups=1)),
+    # 18.0 us, 22.3 before
+    (192, 4096, 6144, hw.MatmulConfig(64, 192, 64, 6, group_m=4, num_consumer_warpgroups=1)),
+    # one wave of 192 x 192: 49.1 us, 63.0 before
+    (
+      768,
+      4096,
+      6144,
+      hw.MatmulConfig(192, 192, 64, 4, group_m=4, num_consumer_warpgroups=3, epilogue_block_n=32),
+    ),
+    # more than a wave: no room for another tile beside that of three consumers
+    (8192, 8192, 8192, hw.MatmulConfig(128, 256, 64, 4)),
+  ],
+)
+def test_tiles_that_fill_one_wave_come_first(m, k, n, config):
+  problem = hw.MatmulProblem(m, k, n, out_dtype="bfloat16", shared_b=True)
+  assert hw.rank(problem, "h200", schedule="warp_specialized")[0].config == config
+
+
+@pytest.mark.parametrize("m", [200, 320, 1024, 5000])
+def test_a_band_has_all_rows_of_tiles_that_it_may_have(m):
+  problem = hw.MatmulProblem(m, 4096, 12288)
+  for config in hw.matmul_candidates("h200", problem, schedule="warp_specialized"):
+    assert config.group_m >= min(-(-m // config.block_m), 8)
+
+
+def test_tiles_of_192_rows_are_three_consumers():
+  problem = hw.MatmulProblem(768, 4096, 6144)
+  tiles = hw.matmul_candidates("h200", problem, schedule="warp_specialized")
+  three = [x for x in tiles if x.block_m == 192]
+  assert {x.block_n for x in three} == {64, 128, 192, 256}
+  assert {x.num_consumer_warpgroups for x in three} == {3}
+  assert all(x.block_n <= 128 for x in three if x.split_k > 1)

@@ -15,6 +15,7 @@ from pallas_kernels import MatmulConfig, compat, device, explain
 from pallas_kernels.gemm import hopper as kernel
 from pallas_kernels.gemm import hopper_kernel
 from pallas_kernels.gemm.epilogue import make_epilogue
+from pallas_kernels.gemm.hopper_layout import hopper_layout
 from pallas_kernels.gemm.operands import Operands, Transposes
 from pallas_kernels.hopper import ring
 
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.timeout(300)
 
 CASES = [
   # m, k, n, config: one tile; ragged everywhere; several tiles per block; N
-  # shared by the consumers; one consumer; fewer K steps than stages; one stage
+  # shared by the consumers; one consumer; fewer K steps than stages; one stage;
+  # three consumers, each with two wgmmas along N; one with 192 columns
   (128, 128, 128, MatmulConfig(128, 128, 64, 2)),
   (130, 100, 135, MatmulConfig(128, 128, 64, 2, group_m=1)),
   (200, 192, 320, MatmulConfig(64, 64, 64, 3)),
@@ -31,6 +33,8 @@ CASES = [
   (7, 33, 19, MatmulConfig(64, 64, 32, 2)),
   (1, 40, 257, MatmulConfig(64, 128, 64, 4)),
   (65, 200, 70, MatmulConfig(128, 64, 64, 1)),
+  (200, 96, 264, MatmulConfig(192, 256, 32, 2, num_consumer_warpgroups=3)),
+  (135, 72, 200, MatmulConfig(64, 192, 64, 3, num_consumer_warpgroups=1)),
 ]
 
 
@@ -62,6 +66,49 @@ def test_vectors_of_more_than_one_copy_are_whole(hopper, rng):
   exact = reference.matmul_exact(*(np.asarray(x, np.float64) for x in codes))
   expected = exact * np.asarray(scales[0])[:, None] * np.asarray(scales[1])
   np.testing.assert_array_equal(np.asarray(scaled, np.float64), expected)
+
+
+@pytest.mark.parametrize(
+  ("m", "config", "rows"),
+  [
+    (256, MatmulConfig(64, 128, 64), (64, 64)),
+    (333, MatmulConfig(64, 128, 64), (64, 16)),
+    (333, MatmulConfig(192, 128, 64), (192, 144)),
+    (7, MatmulConfig(64, 128, 64), (8, 8)),
+    # of a cluster along M each block has rows of its own; along N they share one copy
+    (333, MatmulConfig(64, 128, 64, cluster_m=2), (64, 16)),
+    (333, MatmulConfig(64, 128, 64, cluster_n=2), (64, 64)),
+  ],
+  ids=str,
+)
+def test_a_last_row_of_tiles_loads_the_rows_that_exist(m, config, rows):
+  layout = hopper_layout(
+    config,
+    m=m,
+    k=256,
+    n=512,
+    dtype=jnp.bfloat16,
+    out_dtype=jnp.bfloat16,
+    transposes=Transposes(),
+  )
+  if compat.SWIZZLES_UNTILED:
+    assert (layout.a_rows, layout.last_a_rows) == rows
+
+
+def test_rows_copied_in_eights_are_as_many_in_every_tile():
+  if not compat.SWIZZLES_UNTILED:
+    pytest.skip("this JAX pads such operands")
+  layout = hopper_layout(
+    MatmulConfig(64, 128, 128),
+    m=333,
+    k=256,
+    n=512,
+    dtype=jnp.bfloat16,
+    out_dtype=jnp.bfloat16,
+    transposes=Transposes(),
+  )
+  assert layout.a.by == "eights"
+  assert layout.last_a_rows == layout.a_rows == 64
 
 
 def test_tiles_of_more_rows_or_columns_than_one_copy_has_lower():
