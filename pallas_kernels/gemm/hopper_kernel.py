@@ -29,11 +29,14 @@ that, each a field of the config or of the operands:
                        consumers it is one walk
     transposes         wgmma reads a 16-bit operand stored either way round
     float8             each K step is summed on its own and added in float32
+    three consumers    a tile of 192 rows; 256 columns are two wgmmas' each, as ptxas
+                       compiles none with so many sums for a block of 512 threads
     split_k            a tile is summed in parts, each a tile of its own with its
                        own run of K steps and its own place in the result
 
 Any M, N and K: TMA fills with zeros past an edge on load (0·0 adds nothing to
-the sum) and clips on store; how a tile is copied follows from the array
+the sum) and clips on store; filling rows is slow, so that those past the last one
+of A are not loaded (`hopper_layout`). How a tile is copied follows from the array
 (`hopper.tile_copy`). What TMA cannot describe is padded with zeros first, a copy that
 `explain` reports.
 """
@@ -273,7 +276,7 @@ def _consumer(
     # the interpreter has no layouts
     return block if interpreted else plgpu.layout_cast(block, plgpu.Layout.WGMMA)
 
-  rows_first = len(refs.inputs.per_row)
+  row_vectors = len(refs.inputs.per_row)
 
   def vectors_of(slot: Any, column: int) -> tuple[jax.Array, ...]:
     """The epilogue's vectors over an accumulator that begins at a column of this consumer's."""
@@ -288,7 +291,7 @@ def _consumer(
         (axis,),
       )
       for slots, axis in zip(
-        refs.vectors, (0,) * rows_first + (1,) * len(refs.inputs.per_column), strict=True
+        refs.vectors, (0,) * row_vectors + (1,) * len(refs.inputs.per_column), strict=True
       )
     )
 
@@ -303,7 +306,7 @@ def _consumer(
     plgpu.commit_smem()
     rings.vectors.release(i)
     return tuple(
-      epilogue.settle(acc, vectors[:rows_first], vectors[rows_first:])
+      epilogue.settle(acc, vectors[:row_vectors], vectors[row_vectors:])
       for acc, vectors in zip(accs, loaded * geometry.products, strict=True)
     )
 
