@@ -13,6 +13,7 @@ loops/                              loop nests, rearranged and judged, with witn
 selection/                          which implementation, from estimates, measurements and calls
 timeline/                           when things happen: streams, pipelines, transfers
 runtime/                            what a choice costs over many calls and a whole request
+whole_request/                      a model's sizes and a request: its stages, planned, and what-ifs
 examples/                           the course texts' values, recomputed through all of this
 validation/                         predicted against measured times
 ascend/                             Huawei's compiler: Triton IR text in, memory plan out
@@ -196,6 +197,17 @@ from hw_profiles.timeline.transfer import (
   transfer,
 )
 from hw_profiles.validation.recorded import ModelError
+from hw_profiles.whole_request.launches import LaunchedStep, launched_step
+from hw_profiles.whole_request.prediction import PlannedStage, RequestPlan, plan_request
+from hw_profiles.whole_request.sizes import HostTimes, ModelSizes, RequestSizes
+from hw_profiles.whole_request.what_ifs import (
+  BucketChoice,
+  StageGain,
+  bucket_choice,
+  fusion_saving,
+  host_path,
+  stage_gain,
+)
 
 # the ops that plan and rank know
 register(MATMUL)
@@ -223,6 +235,7 @@ __all__ = [
   "BestWarpShape",
   "BlockEvents",
   "BlockFlow",
+  "BucketChoice",
   "Bucketing",
   "Buffer",
   "CallClass",
@@ -248,6 +261,7 @@ __all__ = [
   "GraphReplay",
   "GroupTraffic",
   "HostDeviceTimeline",
+  "HostTimes",
   "HostWait",
   "HostWork",
   "InFlight",
@@ -260,6 +274,7 @@ __all__ = [
   "LatencyCover",
   "Launch",
   "LaunchCounts",
+  "LaunchedStep",
   "MatmulConfig",
   "MatmulProblem",
   "MatmulSplit",
@@ -270,6 +285,7 @@ __all__ = [
   "MmaCount",
   "MmaShape",
   "ModelError",
+  "ModelSizes",
   "NpuProfile",
   "OperatorChain",
   "PairedStatistics",
@@ -278,13 +294,16 @@ __all__ = [
   "Pipeline",
   "PitchedLayout",
   "PlanReuse",
+  "PlannedStage",
   "ProgramCacheUse",
   "QuantizeRowsProblem",
   "QuantizedProjectionTraffic",
   "Record",
   "RegisterBudget",
   "Relayout",
+  "RequestPlan",
   "RequestSaving",
+  "RequestSizes",
   "RequestStage",
   "Residency",
   "RmsNormProblem",
@@ -298,6 +317,7 @@ __all__ = [
   "SlotBudget",
   "Source",
   "SplitReductionTraffic",
+  "StageGain",
   "StageOption",
   "StageTimes",
   "Strategy",
@@ -346,6 +366,7 @@ __all__ = [
   "break_even_bandwidth_ratio",
   "break_even_share",
   "break_even_units",
+  "bucket_choice",
   "bucketing",
   "call_mix",
   "check_gemm_parameters",
@@ -362,17 +383,20 @@ __all__ = [
   "fragment_loads",
   "fusion_obstacle",
   "fusion_partitions",
+  "fusion_saving",
   "fusion_time",
   "fusion_traffic",
   "generation_calls",
   "get_profile",
   "graph_replay_break_even",
   "host_device_timeline",
+  "host_path",
   "in_flight",
   "k_loop",
   "l2_hit_rate",
   "latency_cover",
   "launch_counts",
+  "launched_step",
   "list_profiles",
   "loops",
   "matmul_candidates",
@@ -391,6 +415,7 @@ __all__ = [
   "pipeline",
   "pipeline_total_us",
   "plan",
+  "plan_request",
   "plan_reuse",
   "profile_for_device_kind",
   "program_cache",
@@ -411,6 +436,7 @@ __all__ = [
   "simulate_streams",
   "slot_budget",
   "split_reduction_traffic",
+  "stage_gain",
   "stage_options",
   "stage_times",
   "staging_registers",

@@ -18,6 +18,7 @@ import hw_profiles
 from pallas_kernels import names
 from pallas_kernels.benchmark import lowered, operand_data, ops
 from pallas_kernels.benchmark.ops.op import AnyOp, Option, options_of
+from pallas_kernels.benchmark.request import flag_values
 
 # absl's own addition to the help of a repeatable flag, which says so already
 _HELP_TAIL = re.compile(r";\s+repeat this option.*", re.DOTALL)
@@ -31,6 +32,7 @@ TASKS = (
   "numerics",
   "ladder",
   "fusion",
+  "request",
   *lowered.TASKS,
 )
 # Tasks that have rows of what no kernel runs.
@@ -75,7 +77,8 @@ def define() -> absl_flags.FlagValues:
   listed(
     "dtype",
     None,
-    f"Operand dtypes, of {_each(kernels, _dtypes)}. Left out: the first.",
+    f"Operand dtypes, of {_each(kernels, _dtypes)}. With --task=request those of a whole model, of "
+    f"{', '.join(flag_values.DTYPES)}. Left out: the first.",
   )
   many(
     "tile",
@@ -91,6 +94,32 @@ def define() -> absl_flags.FlagValues:
     f"Hardware profiles to plan for, of {', '.join(hw_profiles.list_profiles())}; or all. Left "
     f"out: {','.join(DEFAULT_PROFILES)}; with --task=run and --task=fusion the device it runs on; "
     f"with --task={', '.join(lowered.TASKS)} {','.join(lowered.DEFAULT_PROFILES)}.",
+  )
+  many(
+    "model",
+    None,
+    "Sizes of a decoder: layers, hidden, ffn, heads, [kv_heads], [head_dim], [vocab]; without "
+    "vocab the product that scores the words is left out. Sweeps as in --shape. Repeatable. Of "
+    f"--task=request. Left out: {flag_values.DEFAULT_MODEL.describe()}.",
+  )
+  many(
+    "request",
+    None,
+    "Tokens of a request: prompt, output, [batch=1]. Sweeps as in --shape. Repeatable. Of "
+    f"--task=request. Left out: {flag_values.DEFAULT_REQUEST.describe()}.",
+  )
+  string(
+    "host",
+    None,
+    "What the host takes to submit a kernel, to replay a graph, and to compile a prompt length; "
+    "those left out as in "
+    f"{flag_values.DEFAULT_HOST.describe()}, which are assumptions. Of --task=request.",
+  )
+  listed(
+    "buckets",
+    None,
+    "Prompt lengths to pad to, for example 512,2048,8192. Of --task=request. Left out: powers of "
+    "two.",
   )
   listed(
     "program",
@@ -212,6 +241,7 @@ def help_text() -> str:
     "  --task=numerics  errors against float64 of each implementation, by the data it is given",
     "  --task=ladder    a matmul from one output a thread to the library's kernel, on a GPU",
     "  --task=fusion    a chain cut into kernels in every way, rows in segments, transposed blocks",
+    "  --task=request   a whole request, stage by stage: what fusing, graphs and buckets are worth",
     "  --task=mlir      the MLIR of every stage, for either vendor, without its device",
     "  --task=ascend    a tile's budget beside what each vendor's compiler allocates for it",
     "  --task=port      what must change between the vendors for one op and size, and why",

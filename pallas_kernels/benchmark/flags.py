@@ -27,6 +27,7 @@ from pallas_kernels.benchmark.flag_definitions import (
   op_flags,
 )
 from pallas_kernels.benchmark.ops.op import AnyOp, Option, options_of
+from pallas_kernels.benchmark.request import flag_values
 from pallas_kernels.benchmark.workload import Workload
 
 __all__ = ["DEFAULT_ITERATIONS", "DEFAULT_PROFILES", "TASKS", "Options", "help_text", "parse"]
@@ -49,9 +50,13 @@ _ON_OPS = ("compare", "run", "plan", "tune", "numerics", "ladder", *lowered.TASK
 _READ_BY = {
   "kernel": _ON_OPS,
   "shape": _ON_OPS,
-  "dtype": _ON_OPS,
+  "dtype": (*_ON_OPS, "request"),
   "tile": ("compare", "run", "plan", "numerics", "mlir", "ascend"),
-  "profile": ("compare", "run", "plan", "fusion", *lowered.TASKS),
+  "profile": ("compare", "run", "plan", "fusion", "request", *lowered.TASKS),
+  "model": ("request",),
+  "request": ("request",),
+  "host": ("request",),
+  "buckets": ("request",),
   "program": ("fusion",),
   "implementation": ("compare", "run", "tune", "numerics", "mlir"),
   "peers": ("run",),
@@ -83,7 +88,8 @@ class Options:
   Attributes:
     task: One of TASKS.
     workloads: What to work on: every op, size and dtype, sweeps written out;
-      nothing for --task=examples and --task=fusion.
+      nothing for the tasks that work on no op.
+    request: What --task=request is about.
     programs: Those of the fusion study to run; None: all.
     profiles: Canonical profile names; None: not given.
     implementation: None: what dispatch picks on a GPU, "interpret" on a CPU.
@@ -114,6 +120,7 @@ class Options:
 
   task: str
   workloads: tuple[Workload, ...]
+  request: flag_values.RequestOptions
   programs: tuple[str, ...] | None
   profiles: tuple[str, ...] | None
   implementation: str | None
@@ -186,6 +193,13 @@ def parse(arguments: Sequence[str]) -> Options | None:
       workload
       for op in kernels
       for workload in _workloads(op, values, given, task, several=len(kernels) > 1)
+    ),
+    request=flag_values.read(
+      model=values.model,
+      request=values.request,
+      dtype=values.dtype if task == "request" else None,
+      host=values.host,
+      buckets=values.buckets,
     ),
     programs=_programs(values.program),
     profiles=_profiles(values.profile),

@@ -26,6 +26,7 @@ MAX_COMBINATIONS = 10_000
 
 # re.ASCII: \d also matches the digits of other scripts, which int() would take
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 # A slip of the fingers (`comparr`) is at least so like the word it was meant to
 # be; `gelu` and `silu`, which are 0.5 alike, are two things.
@@ -98,8 +99,8 @@ def tiles(
 
   Args:
     text: What was given.
-    config_class: A dataclass of integers, words, and yes or no, each of which may
-      also be None.
+    config_class: A dataclass of integers, numbers, words, and yes or no, each of
+      which may also be None.
     example: A text that would do, for messages.
     flag: The flag it was given to.
 
@@ -219,12 +220,21 @@ def _reader(hint: object) -> _ReadValue:
     return read_word
   if hint is bool:
     return _yes_or_no
+  if hint is float:
+    return _number
   if typing.get_origin(hint) is types.UnionType and type(None) in typing.get_args(hint):
     kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
     if len(kinds) == 1:
       read = _reader(kinds[0])
       return lambda text: [None] if text.lower() == "none" else _or_none(read, text)
   raise TypeError(f"no reader for a config field of type {hint}")
+
+
+def _number(text: str) -> Sequence[float]:
+  """One number, which the config may find too small."""
+  if not _NUMBER.fullmatch(text):
+    raise ValueError("expected a number, for example 2.5")
+  return [float(text)]
 
 
 def _yes_or_no(text: str) -> Sequence[object]:

@@ -148,10 +148,32 @@ def test_yes_no_or_none(text, value):
 def test_field_of_a_type_that_has_no_reader_is_an_error_of_the_op():
   @dataclasses.dataclass(frozen=True)
   class Config:
-    share: float
+    share: complex
 
   with pytest.raises(TypeError, match="no reader for a config field of type"):
     parsing.tiles("share=0.5", Config, example="share=0.5")
+
+
+@pytest.mark.parametrize(
+  ("text", "value"), [("2", 2.0), ("-0.5", -0.5), (".5", 0.5), ("3.", 3.0), ("1e-3", 1e-3)]
+)
+def test_a_number_of_a_config(text, value):
+  @dataclasses.dataclass(frozen=True)
+  class Config:
+    share: float
+
+  (read,) = parsing.tiles(f"share={text}", Config, example="share=0.5")
+  assert read.share == value
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1_0", "٣", "0x1", "1:2:1"])
+def test_what_is_no_number_of_a_config(text):
+  @dataclasses.dataclass(frozen=True)
+  class Config:
+    share: float
+
+  with pytest.raises(UsageError, match=r"expected a number, for example 2\.5"):
+    parsing.tiles(f"share={text}", Config, example="share=0.5")
 
 
 @pytest.mark.parametrize(
