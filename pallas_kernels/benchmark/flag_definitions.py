@@ -33,6 +33,7 @@ TASKS = (
   "ladder",
   "fusion",
   "request",
+  "report",
   *lowered.TASKS,
 )
 # Tasks that have rows of what no kernel runs.
@@ -120,6 +121,12 @@ def define() -> absl_flags.FlagValues:
     None,
     "Prompt lengths to pad to, for example 512,2048,8192. Of --task=request. Left out: powers of "
     "two.",
+  )
+  many(
+    "input",
+    None,
+    "A file to report on: what --format=json --output=FILE or --results=FILE wrote; * and ? stand "
+    "for parts of names. Repeatable. Of --task=report.",
   )
   listed(
     "program",
@@ -216,7 +223,12 @@ def define() -> absl_flags.FlagValues:
   string(
     "time_limit", str(DEFAULT_TIME_LIMIT_S), "Seconds that one compiler may take for one tile."
   )
-  string("format", "table", f"One of {', '.join(FORMATS)}.")
+  string(
+    "format",
+    "table",
+    f"One of {', '.join(FORMATS)}. --task=report without it: markdown, or on a terminal tables of "
+    "rich where that is installed.",
+  )
   string("output", None, "Write the result to this file, all of it or nothing; left out: stdout.")
   for name, takers in op_flags().items():
     option = takers[0][1]
@@ -242,6 +254,7 @@ def help_text() -> str:
     "  --task=ladder    a matmul from one output a thread to the library's kernel, on a GPU",
     "  --task=fusion    a chain cut into kernels in every way, rows in segments, transposed blocks",
     "  --task=request   a whole request, stage by stage: what fusing, graphs and buckets are worth",
+    "  --task=report    saved outputs and results as one report: failed checks, ratios, every row",
     "  --task=mlir      the MLIR of every stage, for either vendor, without its device",
     "  --task=ascend    a tile's budget beside what each vendor's compiler allocates for it",
     "  --task=port      what must change between the vendors for one op and size, and why",

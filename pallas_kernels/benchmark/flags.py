@@ -28,6 +28,7 @@ from pallas_kernels.benchmark.flag_definitions import (
 )
 from pallas_kernels.benchmark.ops.op import AnyOp, Option, options_of
 from pallas_kernels.benchmark.request import flag_values
+from pallas_kernels.benchmark.saved import read as saved
 from pallas_kernels.benchmark.workload import Workload
 
 __all__ = ["DEFAULT_ITERATIONS", "DEFAULT_PROFILES", "TASKS", "Options", "help_text", "parse"]
@@ -57,6 +58,7 @@ _READ_BY = {
   "request": ("request",),
   "host": ("request",),
   "buckets": ("request",),
+  "input": ("report",),
   "program": ("fusion",),
   "implementation": ("compare", "run", "tune", "numerics", "mlir"),
   "peers": ("run",),
@@ -90,6 +92,7 @@ class Options:
     workloads: What to work on: every op, size and dtype, sweeps written out;
       nothing for the tasks that work on no op.
     request: What --task=request is about.
+    inputs: Files that --task=report reads.
     programs: Those of the fusion study to run; None: all.
     profiles: Canonical profile names; None: not given.
     implementation: None: what dispatch picks on a GPU, "interpret" on a CPU.
@@ -104,7 +107,7 @@ class Options:
     timer: "device" or "wall".
     cold_l2: Whether operands are out of L2 when a timed run starts.
     measuring: The flags given that only a measurement reads, by name.
-    format: One of FORMATS.
+    format: One of FORMATS; None, of --task=report alone: what suits where it goes.
     output: A file, or None for stdout.
     top: Tiles of the planner that a search starts from.
     resume: The file that holds a search's state, or None for the usual place.
@@ -121,6 +124,7 @@ class Options:
   task: str
   workloads: tuple[Workload, ...]
   request: flag_values.RequestOptions
+  inputs: tuple[str, ...]
   programs: tuple[str, ...] | None
   profiles: tuple[str, ...] | None
   implementation: str | None
@@ -134,7 +138,7 @@ class Options:
   timer: str
   cold_l2: bool
   measuring: tuple[str, ...]
-  format: str
+  format: str | None
   output: str | None
   top: int
   resume: str | None
@@ -201,6 +205,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
       host=values.host,
       buckets=values.buckets,
     ),
+    inputs=saved.paths(values.input or ()) if task == "report" else (),
     programs=_programs(values.program),
     profiles=_profiles(values.profile),
     implementation=_one_of("implementation", values.implementation, tuple(names.IMPLEMENTATIONS)),
@@ -216,7 +221,9 @@ def parse(arguments: Sequence[str]) -> Options | None:
     measuring=tuple(
       name for name in ("iterations", "timer", "cold_l2", "results") if name in given
     ),
-    format=_known("format", values.format, FORMATS),
+    format=None
+    if task == "report" and "format" not in given
+    else _known("format", values.format, FORMATS),
     output=values.output,
     top=parsing.positive("top", values.top, example=DEFAULT_TOP),
     resume=values.resume,

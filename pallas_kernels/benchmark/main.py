@@ -45,7 +45,11 @@ def _main(arguments: Sequence[str]) -> int:
     output.write(flags.help_text(), None)
     return EXIT_FINE
   report = tasks.perform(options)
-  output.write(render.render(report, options.format), options.output)
+  if options.format is None:
+    text = render.render_unasked(report, to_file=options.output is not None)
+  else:
+    text = render.render(report, options.format)
+  output.write(text, options.output)
   if options.output is not None:
     _say(f"wrote {options.output}")
   if options.results is not None:
