@@ -230,6 +230,12 @@ def define() -> absl_flags.FlagValues:
     "rich where that is installed.",
   )
   string("output", None, "Write the result to this file, all of it or nothing; left out: stdout.")
+  string(
+    "plot",
+    None,
+    "Draw what --task=compare, run or plan shows into this folder, as SVG and PNG: products under "
+    "each device's roofline, times over a sweep. Needs matplotlib, of the [report] extra.",
+  )
   for name, takers in op_flags().items():
     option = takers[0][1]
     (boolean if option.boolean else string)(name, None, _option_help(takers))

@@ -59,6 +59,7 @@ _READ_BY = {
   "host": ("request",),
   "buckets": ("request",),
   "input": ("report",),
+  "plot": ("compare", "run", "plan"),
   "program": ("fusion",),
   "implementation": ("compare", "run", "tune", "numerics", "mlir"),
   "peers": ("run",),
@@ -109,6 +110,7 @@ class Options:
     measuring: The flags given that only a measurement reads, by name.
     format: One of FORMATS; None, of --task=report alone: what suits where it goes.
     output: A file, or None for stdout.
+    plot: The folder that figures go to, or None.
     top: Tiles of the planner that a search starts from.
     resume: The file that holds a search's state, or None for the usual place.
     table: The file that the tuned tiles go to, or None for the user's cache.
@@ -140,6 +142,7 @@ class Options:
   measuring: tuple[str, ...]
   format: str | None
   output: str | None
+  plot: str | None
   top: int
   resume: str | None
   table: str | None
@@ -191,6 +194,8 @@ def parse(arguments: Sequence[str]) -> Options | None:
     results.check(values.results)
   if values.folder is not None:
     output.check_folder(values.folder)
+  if values.plot is not None:
+    output.check_folder(values.plot, flag="plot")
   return Options(
     task=task,
     workloads=tuple(
@@ -225,6 +230,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
     if task == "report" and "format" not in given
     else _known("format", values.format, FORMATS),
     output=values.output,
+    plot=values.plot,
     top=parsing.positive("top", values.top, example=DEFAULT_TOP),
     resume=values.resume,
     table=values.table,

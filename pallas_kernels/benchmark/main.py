@@ -4,8 +4,12 @@
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pallas_kernels.benchmark.errors import UsageError
+
+if TYPE_CHECKING:
+  from pallas_kernels.benchmark.rows import Report
 
 EXIT_FINE = 0
 EXIT_CHECK_FAILED = 1
@@ -39,11 +43,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _main(arguments: Sequence[str]) -> int:
   from pallas_kernels.benchmark import flags, output, render, results, tasks
+  from pallas_kernels.benchmark.figures import draw
 
   options = flags.parse(arguments)
   if options is None:
     output.write(flags.help_text(), None)
     return EXIT_FINE
+  if options.plot is not None:
+    draw.check_installed(options.plot)
   report = tasks.perform(options)
   if options.format is None:
     text = render.render_unasked(report, to_file=options.output is not None)
@@ -52,12 +59,25 @@ def _main(arguments: Sequence[str]) -> int:
   output.write(text, options.output)
   if options.output is not None:
     _say(f"wrote {options.output}")
+  if options.plot is not None:
+    _plot(report, options.plot)
   if options.results is not None:
     count = results.update(options.results, report.environment, report.results)
     _say(f"{options.results}: {len(report.results)} of its {count} rows are of this run")
   if report.nothing_ran:
     return _stop("nothing ran: every kernel asked for is refused, its row says why", EXIT_USAGE)
   return EXIT_CHECK_FAILED if report.failed else EXIT_FINE
+
+
+def _plot(report: "Report", folder: str) -> None:
+  """Draws the rows that can be, and says what became of them."""
+  from pallas_kernels.benchmark.figures import data, draw
+
+  written = draw.write(data.figures(report.rows), folder)
+  if written:
+    _say(f"drew {', '.join(written)}")
+  else:
+    _say(f"--plot={folder}: nothing to draw, no product has a time and nothing is swept")
 
 
 def _stop(message: str, status: int) -> int:

@@ -69,7 +69,7 @@ def check_folder(path: str, *, flag: str = "folder") -> None:
     raise _failed(path, error, flag) from None
 
 
-def write_into(text: str, name: str, folder: str) -> str:
+def write_into(content: str | bytes, name: str, folder: str, *, flag: str = "folder") -> str:
   """Writes a file of that name into a folder, which is made where it is missing; its path.
 
   Characters that are not for file names become dashes.
@@ -80,10 +80,10 @@ def write_into(text: str, name: str, folder: str) -> str:
   try:
     os.makedirs(folder, exist_ok=True)
   except OSError as error:
-    raise _failed(folder, error, "folder") from error
+    raise _failed(folder, error, flag) from error
   safe = re.sub(r"[^\w.=-]+", "-", name, flags=re.ASCII)
   path = str(pathlib.Path(folder) / safe)
-  write(text, path, flag="folder")
+  _write_file(content, path, flag)
   return path
 
 
@@ -101,14 +101,20 @@ def write(text: str, path: str | None, *, flag: str = "output") -> None:
   """
   if path is None:
     _write_to_stdout(text)
-    return
+  else:
+    _write_file(text, path, flag)
+
+
+def _write_file(content: str | bytes, path: str, flag: str) -> None:
+  """The part of `write` that is about a file."""
+  whole = content.encode() if isinstance(content, str) else content
   temporary: str | None = None
   try:
     target = _target(path)
     _refuse_unless_regular(path, target, flag)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=_TEMPORARY_PREFIX)
-    with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-      file.write(text)
+    with os.fdopen(handle, "wb") as file:
+      file.write(whole)
       file.flush()
       os.fsync(file.fileno())
     os.chmod(temporary, _mode(target))
