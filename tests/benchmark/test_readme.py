@@ -31,6 +31,7 @@ def test_examples_run_one_after_the_other():
   assert "\nmost help: schedule=multistage" in result.stdout
   assert "\n32\n1\n" in result.stdout
   assert "\nFalse mathematics 1.7" in result.stdout
+  assert "\n2 programs, 0.64" in result.stdout
 
 
 def test_there_are_commands():

@@ -1,0 +1,104 @@
+"""A cache of compiled programs: the least recently used goes first, every use is counted."""
+
+import collections
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+_Program = TypeVar("_Program")
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheUse:
+  """What calls did to a cache, in the terms of `hw_profiles.program_cache`.
+
+  Attributes:
+    hits: Calls whose program was there.
+    misses: Calls that had to compile.
+    evictions: Programs dropped to make room.
+    recompilations: Misses on programs that had been there before.
+    compile_us: Time of all compilations.
+    hits_by: Key to its hits; 0 for a program compiled in vain.
+  """
+
+  hits: int = 0
+  misses: int = 0
+  evictions: int = 0
+  recompilations: int = 0
+  compile_us: float = 0.0
+  hits_by: dict[Hashable, int] = dataclasses.field(default_factory=dict)
+
+
+class ExecutableCache(Generic[_Program]):
+  """Programs by key. Threads may share it: one compiles at a time, others wait for theirs."""
+
+  def __init__(
+    self, *, capacity: int | None = None, clock: Callable[[], float] = time.perf_counter
+  ) -> None:
+    """An empty cache.
+
+    Args:
+      capacity: Programs held at once; None: all of them.
+      clock: Seconds, monotonic.
+
+    Raises:
+      ValueError: a capacity below 1.
+    """
+    whole = isinstance(capacity, int) and not isinstance(capacity, bool)
+    if capacity is not None and (not whole or capacity < 1):
+      raise ValueError(f"capacity={capacity!r}: expected an integer of at least 1, or None")
+    self._capacity = capacity
+    self._clock = clock
+    self._held: collections.OrderedDict[Hashable, _Program] = collections.OrderedDict()
+    self._use = CacheUse()
+    self._lock = threading.RLock()
+
+  @property
+  def use(self) -> CacheUse:
+    """What has happened so far; a copy, which later calls leave as it is."""
+    with self._lock:
+      return dataclasses.replace(self._use, hits_by=dict(self._use.hits_by))
+
+  @property
+  def keys(self) -> tuple[Hashable, ...]:
+    """Those of the programs held, the least recently used first."""
+    with self._lock:
+      return tuple(self._held)
+
+  def get(self, key: Hashable, make: Callable[[], _Program]) -> _Program:
+    """The program of `key`, made by `make` where it is not there.
+
+    A program that cannot be made changes nothing but the time that was spent.
+    """
+    with self._lock:
+      use = self._use
+      if key in self._held:
+        self._held.move_to_end(key)
+        counts = {**use.hits_by, key: use.hits_by[key] + 1}
+        self._use = dataclasses.replace(use, hits=use.hits + 1, hits_by=counts)
+        return self._held[key]
+      start = self._clock()
+      try:
+        program = make()
+      finally:
+        spent_us = (self._clock() - start) * 1e6
+        self._use = dataclasses.replace(use, compile_us=use.compile_us + spent_us)
+      evictions = int(self._capacity is not None and len(self._held) == self._capacity)
+      if evictions:
+        self._held.popitem(last=False)
+      self._held[key] = program
+      self._use = dataclasses.replace(
+        self._use,
+        misses=use.misses + 1,
+        evictions=use.evictions + evictions,
+        recompilations=use.recompilations + (key in use.hits_by),
+        hits_by={**use.hits_by, key: use.hits_by.get(key, 0)},
+      )
+      return program
+
+  def clear(self) -> None:
+    """Drops every program; the counts stay, and none of these counts as evicted."""
+    with self._lock:
+      self._held.clear()
