@@ -60,7 +60,8 @@ class StageRow(_Of):
     model_error: Median error of the op's model on that device; None: never compared.
     reason: Why no tile fits.
     check: "not run": nothing is.
-    arguments: A command line whose row has this time of a call.
+    arguments: A command line whose row has this time of a call; of decode attention
+      that of the first step.
   """
 
   program: str
