@@ -6,6 +6,9 @@ from typing import Any
 from hw_profiles import dtypes
 from hw_profiles.arguments import not_negative, whole_field
 
+# Every kernel of a step is walked in order, once for each what-if: a second or so for so many.
+MOST_LAYERS = 10_000
+
 
 def _described(instance: Any) -> str:
   """`name=value` of the fields that are not at their default."""
@@ -21,7 +24,7 @@ class ModelSizes:
   """A decoder of equal layers: grouped attention, then a gated FFN, each after an RMSNorm.
 
   Attributes:
-    layers: Layers.
+    layers: Layers, at most `MOST_LAYERS`.
     hidden: Width between the layers.
     ffn: Width inside the FFN.
     heads: Query heads.
@@ -41,6 +44,11 @@ class ModelSizes:
   def __post_init__(self) -> None:
     for name in ("layers", "hidden", "ffn", "heads"):
       whole_field(self, name, 1)
+    if self.layers > MOST_LAYERS:
+      raise ValueError(
+        f"ModelSizes.layers={self.layers}: expected at most {MOST_LAYERS}, since every kernel of a"
+        " step is walked"
+      )
     for name in ("kv_heads", "head_dim", "vocab"):
       if getattr(self, name) is not None:
         whole_field(self, name, 1)

@@ -126,7 +126,8 @@ def define() -> absl_flags.FlagValues:
     "input",
     None,
     "A file to report on: what --format=json --output=FILE or --results=FILE wrote; * and ? stand "
-    "for parts of names. Repeatable. Of --task=report.",
+    "for parts of names, and of what they meet files without rows are skipped. Repeatable. Of "
+    "--task=report.",
   )
   listed(
     "program",

@@ -126,7 +126,7 @@ class Options:
   task: str
   workloads: tuple[Workload, ...]
   request: flag_values.RequestOptions
-  inputs: tuple[str, ...]
+  inputs: tuple[saved.Input, ...]
   programs: tuple[str, ...] | None
   profiles: tuple[str, ...] | None
   implementation: str | None
@@ -210,7 +210,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
       host=values.host,
       buckets=values.buckets,
     ),
-    inputs=saved.paths(values.input or ()) if task == "report" else (),
+    inputs=saved.inputs(values.input or ()) if task == "report" else (),
     programs=_programs(values.program),
     profiles=_profiles(values.profile),
     implementation=_one_of("implementation", values.implementation, tuple(names.IMPLEMENTATIONS)),

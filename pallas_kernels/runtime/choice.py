@@ -31,8 +31,11 @@ def choose(
     cached: Rows of programs that are there already.
 
   Raises:
-    ValueError: a count is out of range, or a call has more rows than every bucket.
+    ValueError: a count is out of range, there is no bucket, or a call has more rows than
+      every one.
   """
+  if not buckets:
+    raise ValueError(f"buckets={buckets!r}: expected at least one, for example (256, 1024, 4096)")
   padded = hw_profiles.bucketing(calls, buckets=buckets)
   exact = hw_profiles.bucketing(calls)
   block = min(buckets)

@@ -32,7 +32,10 @@ class CacheUse:
 
 
 class ExecutableCache(Generic[_Program]):
-  """Programs by key. Threads may share it: one compiles at a time, others wait for theirs."""
+  """Programs by key. Threads may share it: who asks for a program that another makes waits for it.
+
+  Other programs are found, and made, meanwhile.
+  """
 
   def __init__(
     self, *, capacity: int | None = None, clock: Callable[[], float] = time.perf_counter
@@ -53,7 +56,9 @@ class ExecutableCache(Generic[_Program]):
     self._clock = clock
     self._held: collections.OrderedDict[Hashable, _Program] = collections.OrderedDict()
     self._use = CacheUse()
-    self._lock = threading.RLock()
+    # keys of programs that are being made, by the thread that makes them
+    self._making: dict[Hashable, int] = {}
+    self._lock = threading.Condition()
 
   @property
   def use(self) -> CacheUse:
@@ -71,32 +76,54 @@ class ExecutableCache(Generic[_Program]):
     """The program of `key`, made by `make` where it is not there.
 
     A program that cannot be made changes nothing but the time that was spent.
+
+    Raises:
+      RuntimeError: `make` asks for the program that it makes.
     """
     with self._lock:
-      use = self._use
+      while key in self._making:
+        if self._making[key] == threading.get_ident():
+          raise RuntimeError(f"key={key!r}: making this program asks for itself")
+        self._lock.wait()
       if key in self._held:
-        self._held.move_to_end(key)
-        counts = {**use.hits_by, key: use.hits_by[key] + 1}
-        self._use = dataclasses.replace(use, hits=use.hits + 1, hits_by=counts)
-        return self._held[key]
-      start = self._clock()
-      try:
-        program = make()
-      finally:
-        spent_us = (self._clock() - start) * 1e6
-        self._use = dataclasses.replace(use, compile_us=use.compile_us + spent_us)
-      evictions = int(self._capacity is not None and len(self._held) == self._capacity)
-      if evictions:
-        self._held.popitem(last=False)
-      self._held[key] = program
-      self._use = dataclasses.replace(
-        self._use,
-        misses=use.misses + 1,
-        evictions=use.evictions + evictions,
-        recompilations=use.recompilations + (key in use.hits_by),
-        hits_by={**use.hits_by, key: use.hits_by.get(key, 0)},
-      )
-      return program
+        return self._hit(key)
+      self._making[key] = threading.get_ident()
+    start = self._clock()
+    try:
+      program = make()
+    except BaseException:
+      self._made(key, start)
+      raise
+    self._made(key, start, program)
+    return program
+
+  def _hit(self, key: Hashable) -> _Program:
+    use = self._use
+    self._held.move_to_end(key)
+    counts = {**use.hits_by, key: use.hits_by[key] + 1}
+    self._use = dataclasses.replace(use, hits=use.hits + 1, hits_by=counts)
+    return self._held[key]
+
+  def _made(self, key: Hashable, start_s: float, *programs: _Program) -> None:
+    """Counts the time since `start_s`, holds the program if there is one, wakes who waits."""
+    with self._lock:
+      spent_us = (self._clock() - start_s) * 1e6
+      use = dataclasses.replace(self._use, compile_us=self._use.compile_us + spent_us)
+      for program in programs:
+        evictions = int(self._capacity is not None and len(self._held) == self._capacity)
+        if evictions:
+          self._held.popitem(last=False)
+        self._held[key] = program
+        use = dataclasses.replace(
+          use,
+          misses=use.misses + 1,
+          evictions=use.evictions + evictions,
+          recompilations=use.recompilations + (key in use.hits_by),
+          hits_by={**use.hits_by, key: use.hits_by.get(key, 0)},
+        )
+      self._use = use
+      del self._making[key]
+      self._lock.notify_all()
 
   def clear(self) -> None:
     """Drops every program; the counts stay, and none of these counts as evicted."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hw_profiles
+from hw_profiles.arguments import as_int, collection
 from pallas_kernels.runtime.executable_cache import CacheUse, ExecutableCache
 
 Strategy = Literal["general", "bucketed", "specialised"]
@@ -38,6 +39,11 @@ class RowsUse:
     return (self.computed_rows - self.rows) / self.rows if self.rows else 0.0
 
 
+def _integers(sizes: Sequence[Any]) -> tuple[Any, ...]:
+  """NumPy's integers as Python's; anything else as it is, to be refused."""
+  return tuple(as_int(size) for size in sizes)
+
+
 class RowPrograms:
   """A function whose rows do not depend on each other, compiled for few numbers of rows.
 
@@ -51,11 +57,12 @@ class RowPrograms:
   that pad are zeros; what is computed of them is cut off. A row's bits may depend on
   the size of its program, as tiles are chosen for sizes; `batch_invariant=True` of the
   products keeps them. A function that mixes rows (a mean over them, attention
-  between them) is not one of rows, and padding would change its results.
+  between them) is not one of rows: padding and blocks change its results, and only what
+  shows in the results' shapes is refused.
 
   Operands that are NumPy arrays are padded where they are. Arrays of JAX are padded and
   cut by programs of JAX's own, small ones that it compiles for each length: `cut=False`
-  leaves the rows that pad in the result.
+  leaves the rows that pad in the result. Calls of several threads are fine.
 
   Example, the rows of a server that come in all lengths:
 
@@ -91,6 +98,11 @@ class RowPrograms:
     Raises:
       ValueError: an argument is wrong, or `buckets` do not suit the strategy.
     """
+    if not callable(function):
+      raise ValueError(f"function={function!r}: expected a function of arrays")
+    collection("buckets", buckets)
+    collection("rows", rows)
+    buckets, rows = _integers(buckets), _integers(rows)
     if strategy not in STRATEGIES:
       raise ValueError(f"strategy={strategy!r}: expected one of {', '.join(STRATEGIES)}")
     for size in (*buckets, *rows):
@@ -152,11 +164,13 @@ class RowPrograms:
 
     Raises:
       ValueError: an argument is no array, numbers of rows differ, no bucket holds
-        them, the result has no row for each, or this is inside of a jitted function.
+        them, the result has no row for each, or an argument, or what the function
+        closes over, is traced: this is inside of jit, grad or vmap.
     """
     rows = self._row_count(arguments)
     sizes = self.program_rows(rows)
     if not sizes:  # nothing to run: the shapes alone
+      self._check_result(arguments, 0, self._signature(arguments))
       whole = jax.eval_shape(self._function, *arguments)
       self._count(0, 0)
       return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), whole)
@@ -185,8 +199,8 @@ class RowPrograms:
       for leaf in jax.tree.leaves(argument):
         if isinstance(leaf, jax.core.Tracer):
           raise ValueError(
-            f"argument {position}: is traced; inside of jit, call the function itself: its sizes"
-            " are fixed there"
+            f"argument {position}: is traced; inside of jit, grad or vmap call the function itself:"
+            " its sizes are fixed there"
           )
         if not isinstance(leaf, jax.Array | np.ndarray):
           raise ValueError(
@@ -229,7 +243,14 @@ class RowPrograms:
 
     def compiled() -> Callable[..., Any]:
       self._check_result(arguments, size, signature)
-      program: Callable[..., Any] = jax.jit(self._function).lower(*arguments).compile()
+      traced = jax.jit(self._function).trace(*arguments)
+      # JAX makes operands of the traced values that a function closes over
+      if len(traced.jaxpr.in_avals) != len(jax.tree.leaves(arguments)):
+        raise ValueError(
+          "function: closes over a traced value; inside of jit, grad or vmap call the function"
+          " itself, or make the value an argument"
+        )
+      program: Callable[..., Any] = traced.lower().compile()
       return program
 
     result = self._cache.get((size, signature), compiled)(*arguments)

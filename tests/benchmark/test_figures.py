@@ -145,6 +145,16 @@ def test_the_folder_is_checked_first(tmp_path):
     flags.parse(["--task=examples", f"--plot={tmp_path}"])
 
 
+def test_the_environments_of_the_tests_have_what_the_extra_names():
+  """So that what needs matplotlib or rich is tested, not skipped."""
+  root = pathlib.Path(__file__).resolve().parents[2]
+  pins = sorted((root / "requirements").glob("py3*.txt"))
+  assert len(pins) == 3
+  for path in pins:
+    names = {line.partition("==")[0] for line in path.read_text(encoding="utf-8").splitlines()}
+    assert {"matplotlib", "rich"} <= names, path.name
+
+
 class TestDrawn:
   """With matplotlib."""
 

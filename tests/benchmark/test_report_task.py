@@ -197,6 +197,21 @@ def test_what_is_measured_is_reported_whole(capsys):
 @pytest.mark.parametrize(
   ("text", "said"),
   [
+    ("", "line 1 column 1: not JSON"),
+    ("[" * 200_000, "nests deeper than any output"),
+    (f'{{"schema": {"9" * 5000}}}', "Exceeds the limit"),
+    (
+      f'{{"schema": 1, "environment": {{}}, "rows": [{{"measured_us": {"9" * 400}}}]}}',
+      "row 0: measured_us=" + "9" * 60 + ": expected a time above 0, or null",
+    ),
+    (
+      '{"schema": 1, "environment": {}, "rows": [{"implementation": 3}]}',
+      "row 0: implementation=3: expected a text, or null",
+    ),
+    (
+      '{"schema": 1, "environment": {}, "rows": [{"tile": ["x"], "measured_us": 1}]}',
+      "row 0: tile=['x']: expected a text, or null",
+    ),
     ("{", "line 1 column 2: not JSON"),
     ("[]", "holds a list, expected an object with schema and rows"),
     ("{}", "has no schema, expected 1: is it an output of --format=json?"),
@@ -252,6 +267,8 @@ def test_no_file_is_an_error_and_a_pattern_needs_one(tmp_path):
     flags.parse(["--task=report"])
   with pytest.raises(UsageError, match=r"x\*\.json: no file is so called"):
     flags.parse(["--task=report", f"--input={tmp_path}/x*.json"])
+  with pytest.raises(UsageError, match="--input=: expected the name of a file"):
+    flags.parse(["--task=report", "--input="])
   with pytest.raises(UsageError, match="--input is not read by --task=plan, only by --task=report"):
     flags.parse(["--task=plan", "--input=x.json"])
   with pytest.raises(UsageError, match="--profile is not read by --task=report"):
@@ -263,7 +280,51 @@ def test_a_pattern_is_its_files_each_once(tmp_path):
     save(tmp_path / name)
   texts = [f"{tmp_path}/?.json", f"{tmp_path}/a.json", f"{tmp_path}/[c].json"]
   options = flags.parse(["--task=report", *(f"--input={text}" for text in texts)])
-  assert [pathlib.Path(path).name for path in options.inputs] == ["a.json", "b.json", "[c].json"]
+  found = [(pathlib.Path(one.path).name, one.by_pattern) for one in options.inputs]
+  # what is named by itself has to hold rows
+  assert found == [("a.json", False), ("b.json", True), ("[c].json", False)]
+
+
+def test_what_holds_no_rows_is_skipped_where_a_pattern_met_it(tmp_path, capsys):
+  save(tmp_path / "a.json", output_row("triton", 10.0))
+  (tmp_path / "b.json").write_text('{"what": "notes"}')
+  (tmp_path / "c.json").write_text("[]")
+  (tmp_path / "d.json").mkdir()
+  assert main.main(["--task=report", f"--input={tmp_path}/*.json"]) == 0
+  captured = capsys.readouterr()
+  assert "1 rows: 1 passed" in captured.out
+  lines = captured.err.splitlines()
+  for name, said in (("b", "has no schema"), ("c", "holds a list"), ("d", "is a folder")):
+    start = f"pallas-bench: skipped: --input={tmp_path}/{name}.json: {said}"
+    assert len([line for line in lines if line.startswith(start)]) == 1
+  for name, said in (("b", "has no schema"), ("c", "holds a list"), ("d", "is a folder")):
+    with_it = ["--task=report", f"--input={tmp_path}/*.json", f"--input={tmp_path}/{name}.json"]
+    assert main.main(with_it) == 2
+    assert f"{name}.json: {said}" in capsys.readouterr().err
+  assert main.main(["--task=report", f"--input={tmp_path}/[bcd].json"]) == 2
+  assert "--input: no file has rows" in capsys.readouterr().err
+
+
+def test_a_broken_output_is_refused_where_a_pattern_met_it_too(tmp_path, capsys):
+  save(tmp_path / "a.json")
+  (tmp_path / "b.json").write_text('{"schema": 1, "rows": [')
+  assert main.main(["--task=report", f"--input={tmp_path}/*.json"]) == 2
+  assert "b.json: line 1 column 24: not JSON" in capsys.readouterr().err
+
+
+def test_the_kept_results_are_reported_with_one_pattern(capsys):
+  assert main.main(["--task=report", f"--input={RESULTS}/*.json", "--format=json"]) == 0
+  captured = capsys.readouterr()
+  assert "skipped: " in captured.err
+  assert "h200-matmul.json: has no schema" in captured.err
+  assert {row["kind"] for row in json.loads(captured.out)["rows"]} == {"ratio"}
+
+
+def test_every_flag_but_an_ops_own_is_no_part_of_a_problem():
+  line = "pallas-bench --task=run --tile=a=1 --input=x --cold_l2 --causal --window=4 --of_later=2"
+  row = {"shape": "m=1", "dtype": "bfloat16", "arguments": line}
+  flags_of = read._flags(line)
+  assert read._options(row, flags_of) == ["--causal", "--window=4", "--of_later=2"]
 
 
 # --- where it goes

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 
 import pytest
 
@@ -182,6 +183,20 @@ def test_the_texts_hundred_segments():
   assert times == pytest.approx([2020, 2005, 505])
 
 
+def test_launches_are_the_event_simulations():
+  """A host that submits one after another, a device that waits for each submission."""
+  generator = random.Random(5)
+  for launch_us in (0.0, 3.0, 8.0):
+    kernels_us = [generator.uniform(0, 12) for _ in range(40)]
+    tasks = [hw.Task("submit[-1]", 0.0), hw.Task("kernel[-1]", 0.0)]
+    for i, kernel_us in enumerate(kernels_us):
+      tasks.append(hw.Task(f"submit[{i}]", launch_us, "host", (f"submit[{i - 1}]",)))
+      after = (f"submit[{i}]", f"kernel[{i - 1}]")
+      tasks.append(hw.Task(f"kernel[{i}]", kernel_us, "device", after))
+    launched = hw.launched_step(kernels_us, launch_us=launch_us)
+    assert launched.ready_us == pytest.approx(hw.schedule_tasks(tasks).total_us)
+
+
 def test_launches_are_the_longest_chain():
   kernels, launch_us = [3.0, 40.0, 1.0, 1.0, 1.0, 9.0], 8.0
   chains = [(i + 1) * launch_us + sum(kernels[i:]) for i in range(len(kernels))]
@@ -191,6 +206,8 @@ def test_launches_are_the_longest_chain():
   assert hw.launched_step([], launch_us=5).ready_us == 0
   with pytest.raises(ValueError, match=r"launch_us=-1"):
     hw.launched_step([1.0], launch_us=-1)
+  with pytest.raises(ValueError, match=r"kernels_us\[1\]=-2"):
+    hw.launched_step([1.0, -2.0], launch_us=1)
 
 
 # --- what a change is worth
@@ -264,6 +281,8 @@ def test_powers_of_two_are_the_buckets_where_none_are_given():
 def test_sizes_are_checked():
   with pytest.raises(ValueError, match=r"ModelSizes\.kv_heads=3: expected a divisor of heads=4"):
     hw.ModelSizes(1, 64, 64, heads=4, kv_heads=3)
+  with pytest.raises(ValueError, match=r"ModelSizes\.layers=10001: expected at most 10000"):
+    hw.ModelSizes(10_001, 64, 64, heads=4)
   with pytest.raises(ValueError, match=r"hidden=100 is no multiple of heads=7; give head_dim"):
     hw.ModelSizes(1, 100, 64, heads=7)
   assert hw.ModelSizes(1, 100, 64, heads=7, head_dim=16).query_width == 112

@@ -179,6 +179,63 @@ def test_threads_compile_a_program_once():
   assert (len(made), cache.use.hits, cache.use.misses) == (1, 7, 1)
 
 
+def test_a_program_that_is_there_is_found_while_another_is_made():
+  cache, making, found = ExecutableCache(), threading.Event(), threading.Event()
+  cache.get("a", lambda: "A")
+
+  def slow():
+    making.set()
+    assert found.wait(timeout=60)
+    return "B"
+
+  thread = threading.Thread(target=lambda: cache.get("b", slow))
+  thread.start()
+  assert making.wait(timeout=60)
+  assert cache.get("a", slow) == "A"
+  assert cache.get("c", lambda: "C") == "C"  # made meanwhile, too
+  found.set()
+  thread.join()
+  assert cache.keys == ("a", "c", "b")
+  assert (cache.use.hits, cache.use.misses) == (1, 3)
+
+
+def test_a_failure_is_of_the_thread_that_makes_and_the_next_one_makes_again():
+  cache, making, fail = ExecutableCache(), threading.Event(), threading.Event()
+  errors = []
+
+  def failing():
+    making.set()
+    assert fail.wait(timeout=60)
+    raise RuntimeError("no room")
+
+  def ask():
+    try:
+      cache.get("a", failing)
+    except RuntimeError as error:
+      errors.append(error)
+
+  threads = [threading.Thread(target=ask)]
+  threads[0].start()
+  assert making.wait(timeout=60)
+  threads.append(threading.Thread(target=lambda: cache.get("a", lambda: "A")))
+  threads[1].start()
+  fail.set()
+  for thread in threads:
+    thread.join()
+  assert [str(error) for error in errors] == ["no room"]
+  assert (cache.keys, cache.use.misses) == (("a",), 1)
+
+
+def test_programs_may_be_made_of_others_but_not_of_themselves():
+  cache = ExecutableCache(capacity=2)
+  assert cache.get("a", lambda: cache.get("b", lambda: "B") + "A") == "BA"
+  assert (cache.keys, cache.use.misses) == (("b", "a"), 2)
+  with pytest.raises(RuntimeError, match="key='c': making this program asks for itself"):
+    cache.get("c", lambda: cache.get("c", lambda: "C"))
+  assert cache.get("c", lambda: "C") == "C"
+  assert cache.use.evictions == 1
+
+
 # --- the choice
 
 
@@ -203,6 +260,12 @@ def test_the_choice_is_the_models_over_the_rows_that_each_strategy_computes():
     calls, buckets=(512, 2048), run_us=run_us, compile_us=5e3, repeats=1, cached=(256, 1536, 2048)
   )
   assert again.best == "specialised"
+
+
+def test_a_choice_needs_a_bucket():
+  for calls in ([], [(1, 4)]):
+    with pytest.raises(ValueError, match=r"buckets=\(\): expected at least one"):
+      choose(calls, buckets=(), run_us=float, compile_us=1.0, repeats=1)
 
 
 def test_the_planner_s_times_make_a_choice():
@@ -235,6 +298,8 @@ def test_the_program_of_a_call_is_what_the_choice_counted():
     ({"buckets": (8.0,)}, r"buckets=\(8\.0,\).* expected integers"),
     ({"strategy": "specialised", "buckets": (8,)}, "compiles each number of rows; expected none"),
     ({"strategy": "general", "buckets": (8, 16)}, "has one block; expected one"),
+    ({"buckets": 8}, "buckets=8: expected a sequence"),
+    ({"buckets": (8,), "rows": 0}, "rows=0: expected a sequence"),
     ({"buckets": (8,), "rows": ()}, r"rows=\(\): expected the arguments that have rows first"),
     ({"buckets": (8,), "capacity": 0}, "capacity=0: expected an integer of at least 1, or None"),
   ],
@@ -242,6 +307,34 @@ def test_the_program_of_a_call_is_what_the_choice_counted():
 def test_wrong_options_are_told(options, said):
   with pytest.raises(ValueError, match=said):
     RowPrograms(affine, **options)
+
+
+def test_what_is_no_function_is_told_and_numpys_integers_are_integers():
+  with pytest.raises(ValueError, match="function=3: expected a function of arrays"):
+    RowPrograms(3, buckets=(8,))
+  programs = RowPrograms(affine, buckets=(np.int64(16),), rows=(np.int32(0),))
+  assert programs.program_rows(3) == (16,)
+  assert isinstance(programs.program_rows(3)[0], int)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.grad, jax.vmap])
+def test_a_traced_value_that_the_function_closes_over_is_refused(transform):
+  """Compiled it would be an operand that no call gives, or outlive its trace."""
+  made = []
+
+  def closed(y):
+    programs = RowPrograms(lambda x: x * y, buckets=(16,))
+    made.append(programs)
+    return programs(rows_of(5)).sum()
+
+  y = jnp.arange(3.0) if transform is jax.vmap else jnp.float32(2)
+  with pytest.raises(ValueError, match="function: closes over a traced value"):
+    transform(closed)(y)
+  assert made[0].use.programs.misses == 0
+  # an array that is there is a constant
+  constant = jnp.full(8, 2.0)
+  programs = RowPrograms(lambda x: x * constant, buckets=(16,))
+  np.testing.assert_array_equal(programs(rows_of(16)), 2 * rows_of(16))
 
 
 def test_wrong_arguments_are_told():
@@ -254,8 +347,12 @@ def test_wrong_arguments_are_told():
     programs(jnp.float32(3), WEIGHTS)
   with pytest.raises(ValueError, match=r"0 arguments: rows=\(0,\) expects at least 1"):
     programs()
-  with pytest.raises(ValueError, match="argument 0: is traced; inside of jit, call the function"):
+  with pytest.raises(ValueError, match="argument 0: is traced; inside of jit, grad or vmap call"):
     jax.jit(programs)(rows_of(5), WEIGHTS)
+  with pytest.raises(ValueError, match="argument 0: is traced"):
+    jax.vmap(programs, in_axes=(0, None))(np.stack([rows_of(5)] * 2), WEIGHTS)
+  with pytest.raises(ValueError, match="argument 1: is traced"):
+    jax.grad(lambda w: programs(rows_of(5), w)["sums"].sum())(WEIGHTS)
   both = RowPrograms(affine, buckets=(16,), rows=(0, 1))
   with pytest.raises(ValueError, match="argument 0 has 5, argument 1 has 8; expected equally many"):
     both(rows_of(5), WEIGHTS)
@@ -275,4 +372,6 @@ def test_a_function_that_is_not_of_rows_is_refused(function, said):
   programs = RowPrograms(function, buckets=(16,))
   with pytest.raises(ValueError, match=said):
     programs(rows_of(5, 16), rows_of(16, 16))
-  assert programs.use.programs.misses == 0
+  with pytest.raises(ValueError, match=r"result [01]: of 0 rows it has shape"):
+    programs(rows_of(0, 16), rows_of(16, 16))
+  assert (programs.use.calls, programs.use.programs.misses) == (0, 0)

@@ -8,8 +8,6 @@ import sys
 from pallas_kernels.benchmark import rows
 from pallas_kernels.benchmark.render import facts
 
-EXTRA = 'pip install "pallas-kernels[report]"'
-
 
 def is_wanted() -> bool:
   """Whether stdout is a terminal and `rich` is installed."""

@@ -27,7 +27,10 @@ NOT_PRICED = (
 
 
 def _ms(time_us: float | None, digits: int = 2) -> str:
-  return cells.number(None if time_us is None else time_us / 1e3, digits)
+  """Milliseconds with so many decimals, or two digits where those hold fewer."""
+  if time_us is None or not 0 < abs(time_us) < 1e3 * 10.0 ** (1 - digits):
+    return cells.number(None if time_us is None else time_us / 1e3, digits)
+  return f"{time_us / 1e3:.2g}"
 
 
 def _percent(share: float | None) -> str:
@@ -276,9 +279,9 @@ def buckets(rows: Sequence[BucketRow]) -> Block:
       {"tokens", "padded", "padded ms", "exact ms", "compiling ms", "even after", "exact from"}
     ),
     lines=(
-      f"{first.request}, of {first.model} {first.dtype}: their first tokens; even after: repeats"
-      " of these prompts that pay for compiling their lengths, where the buckets' programs are"
-      " there; decode steps take lengths as an operand",
+      f"{first.request}, of {first.model} {first.dtype}: their first tokens, products fused; even"
+      " after: repeats of these prompts that pay for compiling their lengths, where the buckets'"
+      " programs are there; decode steps take lengths as an operand",
     ),
   )
 

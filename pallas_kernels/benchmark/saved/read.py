@@ -1,15 +1,17 @@
 """Files of rows: what --format=json wrote to `--output`, what `--results` keeps. Loads no JAX."""
 
 import dataclasses
+import functools
 import glob
 import json
-import math
 import os
 import pathlib
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pallas_kernels.benchmark import flag_definitions
 from pallas_kernels.benchmark.errors import UsageError
 from pallas_kernels.benchmark.plain_values import SCHEMA
 from pallas_kernels.benchmark.rows import DIFFERS, FAILED, NOT_RUN, PASSED
@@ -22,15 +24,25 @@ _PEER = "peer:"
 
 _BACKWARD = " --backward"
 
-# Flags that say where and how a row came about; the others are the op's options.
-_NO_OPTIONS = frozenset(
-  {
-    "task", "kernel", "shape", "dtype", "tile", "profile", "implementation", "peers", "planned",
-    "memory", "check", "check_part", "iterations", "timer", "cold_l2", "results", "data",
-    "format", "output", "compilers", "model", "request", "host", "buckets", "program", "top",
-    "resume", "table", "plot", "jobs", "folder", "time_limit", "stage", "passes",
-  }
-)  # fmt: skip
+# Characters of a wrong value that a message shows.
+_SHOWN = 60
+
+
+class OtherFileError(UsageError):
+  """A file that is no set of rows, nor says that it is one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+  """A file to report on.
+
+  Attributes:
+    path: As it was named.
+    by_pattern: Whether a pattern met it, which may meet what holds no rows, too.
+  """
+
+  path: str
+  by_pattern: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,19 +98,25 @@ class SavedRow:
     return self.measured_us / self.predicted_us
 
 
-def paths(texts: Sequence[str]) -> tuple[str, ...]:
+def inputs(texts: Sequence[str]) -> tuple[Input, ...]:
   """The files that `--input` names, patterns written out, each once.
 
   Raises:
     UsageError: none is named, or a pattern meets no file.
   """
-  found: dict[str, str] = {}
+  found: dict[str, Input] = {}
   for text in texts:
-    names = sorted(glob.glob(text)) if glob.has_magic(text) and not os.path.exists(text) else [text]
+    if not text:
+      raise UsageError(f"--{_FLAG}=: expected the name of a file")
+    by_pattern = glob.has_magic(text) and not os.path.exists(text)
+    names = sorted(glob.glob(text)) if by_pattern else [text]
     if not names:
       raise UsageError(f"--{_FLAG}={text}: no file is so called")
     for name in names:
-      found.setdefault(os.path.realpath(name), name)
+      real = os.path.realpath(name)
+      # named by itself, too, it has to hold rows
+      if real not in found or not by_pattern:
+        found[real] = Input(found[real].path if real in found else name, by_pattern)
   if not found:
     raise UsageError(
       f"--{_FLAG}: --task=report reads files; name at least one, for example"
@@ -111,7 +129,8 @@ def rows(path: str) -> tuple[SavedRow, ...]:
   """The rows of a file, those of peers joined to the rows that they stand beside.
 
   Raises:
-    UsageError: it cannot be read, or holds something else; says what and where.
+    OtherFileError: it is a folder, or JSON of something else.
+    UsageError: it cannot be read, or a row is wrong; says what and where.
   """
   document = _document(path)
   found = [
@@ -124,6 +143,8 @@ def rows(path: str) -> tuple[SavedRow, ...]:
 def _document(path: str) -> dict[str, Any]:
   try:
     text = pathlib.Path(path).read_text(encoding="utf-8")
+  except IsADirectoryError:
+    raise _wrong(path, "is a folder, expected a file", OtherFileError) from None
   except (OSError, UnicodeDecodeError) as error:
     raise _wrong(path, getattr(error, "strerror", None) or str(error)) from None
   try:
@@ -132,10 +153,16 @@ def _document(path: str) -> dict[str, Any]:
     raise _wrong(
       path, f"line {error.lineno} column {error.colno}: not JSON ({error.msg}); --format=json is"
     ) from None
+  except RecursionError:
+    raise _wrong(path, "nests deeper than any output of --format=json") from None
+  except ValueError as error:  # an integer of thousands of digits
+    raise _wrong(path, str(error)) from None
   if not isinstance(document, dict):
-    raise _wrong(path, f"holds {_kind(document)}, expected an object with schema and rows")
+    what = f"holds {_kind(document)}, expected an object with schema and rows"
+    raise _wrong(path, what, OtherFileError)
   if "schema" not in document:
-    raise _wrong(path, f"has no schema, expected {SCHEMA}: is it an output of --format=json?")
+    what = f"has no schema, expected {SCHEMA}: is it an output of --format=json?"
+    raise _wrong(path, what, OtherFileError)
   if document["schema"] != SCHEMA or isinstance(document["schema"], bool):
     raise _wrong(path, f"schema {document['schema']!r}: this program reads {SCHEMA}")
   if not isinstance(document.get("rows"), list):
@@ -143,8 +170,8 @@ def _document(path: str) -> dict[str, Any]:
   return document
 
 
-def _wrong(path: str, what: str) -> UsageError:
-  return UsageError(f"--{_FLAG}={path}: {what}")
+def _wrong(path: str, what: str, kind: type[UsageError] = UsageError) -> UsageError:
+  return kind(f"--{_FLAG}={path}: {what}")
 
 
 def _kind(value: object) -> str:
@@ -163,9 +190,16 @@ def _saved(path: str, index: int, row: Any, environment: Any) -> SavedRow:
     if value is None:
       return None
     number = not isinstance(value, bool) and isinstance(value, int | float)
-    if not number or not math.isfinite(value) or value <= 0:
-      raise fail(f"{name}={value!r}: expected a time above 0, or null")
+    # the largest first: an integer beyond it is no float, and math.isfinite would fail
+    if not number or not 0 < value <= sys.float_info.max:
+      raise fail(f"{name}={value!r:.{_SHOWN}}: expected a time above 0, or null")
     return float(value)
+
+  def text(name: str) -> str | None:
+    value = row.get(name)
+    if value is not None and not isinstance(value, str):
+      raise fail(f"{name}={value!r:.{_SHOWN}}: expected a text, or null")
+    return value
 
   if not isinstance(row, dict):
     raise fail(f"expected an object, got {_kind(row)}")
@@ -181,15 +215,16 @@ def _saved(path: str, index: int, row: Any, environment: Any) -> SavedRow:
   times = {name: time(f"peers.{name}", us) for name, us in peers.items()}
   # --task=fusion has its one peer so
   times |= {"xla": time("xla_us", row.get("xla_us"))} if row.get("xla_us") else {}
-  arguments = str(row.get("arguments") or "")
+  arguments = text("arguments") or ""
+  text("kernel")
   flags = _flags(arguments)
   return SavedRow(
     file=path,
     kernel=_kernel(row, flags),
     problem=_problem(row, flags),
-    tile=row.get("tile"),
-    profile=row.get("profile") or facts.get("device_kind"),
-    implementation=row.get("implementation"),
+    tile=text("tile"),
+    profile=text("profile") or _or_none(facts.get("device_kind")),
+    implementation=text("implementation"),
     predicted_us=time("predicted_us", row.get("predicted_us")),
     measured_us=time("measured_us", row.get("measured_us")),
     peers={name: us for name, us in times.items() if us is not None},
@@ -200,6 +235,10 @@ def _saved(path: str, index: int, row: Any, environment: Any) -> SavedRow:
     environment=facts,
     fields=row,
   )
+
+
+def _or_none(value: object) -> str | None:
+  return str(value) if value else None
 
 
 def _flags(arguments: str) -> list[str]:
@@ -220,7 +259,13 @@ def _options(row: Mapping[str, Any], flags: Sequence[str]) -> list[str]:
   given = row.get("options")
   if isinstance(given, list):
     return [str(option) for option in given]
-  return [flag for flag in flags if flag[2:].partition("=")[0] not in _NO_OPTIONS]
+  return [flag for flag in flags if flag[2:].partition("=")[0] not in _no_options()]
+
+
+@functools.cache
+def _no_options() -> frozenset[str]:
+  """Flags that say where and how a row came about; what is left, or is unknown, is an option."""
+  return frozenset(flag_definitions.define()) - frozenset(flag_definitions.op_flags())
 
 
 def _problem(row: Mapping[str, Any], flags: Sequence[str]) -> str:
