@@ -19,6 +19,11 @@ def _described(instance: Any) -> str:
   )
 
 
+def _shortest(value: float) -> str:
+  """A text that is read as just this number."""
+  return repr(float(value)).removesuffix(".0")
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelSizes:
   """A decoder of equal layers: grouped attention, then a gated FFN, each after an RMSNorm.
@@ -155,5 +160,5 @@ class HostTimes:
   def describe(self) -> str:
     """The times as `--host` takes them, all of them."""
     return ",".join(
-      f"{field.name}={getattr(self, field.name):g}" for field in dataclasses.fields(self)
+      f"{field.name}={_shortest(getattr(self, field.name))}" for field in dataclasses.fields(self)
     )

@@ -70,6 +70,13 @@ def number(value: float | None, digits: int = 1) -> str:
   return "-" if value is None else f"{value:,.{digits}f}"
 
 
+def milliseconds(time_us: float | None, digits: int = 2) -> str:
+  """Milliseconds with so many decimals, or two digits where those hold fewer; or a dash."""
+  if time_us is None or not 0 < abs(time_us) < 1e3 * 10.0 ** (1 - digits):
+    return number(None if time_us is None else time_us / 1e3, digits)
+  return f"{time_us / 1e3:.2g}"
+
+
 def scientific(value: float | None) -> str:
   """A small number for a person, or a dash."""
   return "-" if value is None else f"{value:.1e}"

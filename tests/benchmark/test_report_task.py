@@ -179,7 +179,7 @@ def test_outputs_of_other_tasks_are_read(arguments, tmp_path, capsys, monkeypatc
   expected = {
     "--task=plan": "### matmul (saved.json)",
     "--task=examples": "| saved.json | other | 470 |",
-    "--task=request": "### Whole requests, predicted",
+    "--task=request": "| prompt=8,output=2 | layers=1,hidden=64,ffn=64,heads=1 | bfloat16 |",
   }
   assert expected[arguments[0]] in text
 

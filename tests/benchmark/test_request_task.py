@@ -11,9 +11,9 @@ import pytest
 
 import hw_profiles
 from hw_profiles import HostTimes, ModelSizes, RequestSizes
-from pallas_kernels.benchmark import flags, main
+from pallas_kernels.benchmark import cells, flags, main
 from pallas_kernels.benchmark.errors import UsageError
-from pallas_kernels.benchmark.request import blocks, flag_values
+from pallas_kernels.benchmark.request import flag_values
 from pallas_kernels.benchmark.request.workloads import workload_of
 
 # quick to plan: small, on a device with few candidates
@@ -148,10 +148,10 @@ def test_host_and_buckets_are_those_given(capsys):
 
 def test_small_times_keep_two_digits():
   times = (None, 0.0, 3.0, 99.0, 100.0, 12345.0, -5.0)
-  assert [blocks._ms(us) for us in times] == [
+  assert [cells.milliseconds(us) for us in times] == [
     "-", "0.00", "0.003", "0.099", "0.10", "12.35", "-0.005",
   ]  # fmt: skip
-  assert [blocks._ms(us, 1) for us in (79.0, 999.0, 1000.0)] == ["0.079", "1", "1.0"]
+  assert [cells.milliseconds(us, 1) for us in (79.0, 999.0, 1000.0)] == ["0.079", "1", "1.0"]
 
 
 def test_markdown_is_the_same_in_pipes(capsys):

@@ -296,6 +296,9 @@ def test_sizes_are_checked():
 def test_sizes_are_described_as_the_command_line_takes_them():
   assert CASE.describe() == "layers=36,hidden=4096,ffn=12288,heads=32,kv_heads=8"
   assert SHORT.describe() == "prompt=100,output=5,batch=2"
+  assert hw.HostTimes(1.23456789, 1e-7, 2).describe() == (
+    "launch_us=1.23456789,replay_us=1e-07,compile_ms=2"
+  )
   assert hw.HostTimes(launch_us=2.5).describe() == "launch_us=2.5,replay_us=5,compile_ms=100"
 
 

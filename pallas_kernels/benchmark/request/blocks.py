@@ -26,13 +26,6 @@ NOT_PRICED = (
 )
 
 
-def _ms(time_us: float | None, digits: int = 2) -> str:
-  """Milliseconds with so many decimals, or two digits where those hold fewer."""
-  if time_us is None or not 0 < abs(time_us) < 1e3 * 10.0 ** (1 - digits):
-    return cells.number(None if time_us is None else time_us / 1e3, digits)
-  return f"{time_us / 1e3:.2g}"
-
-
 def _percent(share: float | None) -> str:
   return "-" if share is None else f"{100 * share:.1f}"
 
@@ -51,13 +44,13 @@ def summary(model: str, request: str, dtype: str, programs: Sequence[ProgramRow]
     table.append(
       (
         profile,
-        _ms(launched.first_token_us, 1),
-        _ms(launched.token_us),
-        _ms(graph.token_us),
-        _ms(launched.token_floor_us),
-        _ms(launched.total_us, 1),
-        _ms(graph.total_us, 1),
-        _ms(by[profile, SEPARATE, LAUNCHED].total_us, 1),
+        cells.milliseconds(launched.first_token_us, 1),
+        cells.milliseconds(launched.token_us),
+        cells.milliseconds(graph.token_us),
+        cells.milliseconds(launched.token_floor_us),
+        cells.milliseconds(launched.total_us, 1),
+        cells.milliseconds(graph.total_us, 1),
+        cells.milliseconds(by[profile, SEPARATE, LAUNCHED].total_us, 1),
         f"{launched.resident_bytes / _GIB:.1f}/{launched.memory_bytes / _GIB:.0f}",
       )
     )
@@ -131,12 +124,12 @@ def stages(profile: str, rows: Sequence[StageRow]) -> Block:
         row.shape,
         f"{row.calls:,}",
         cells.number(row.call_us),
-        _ms(row.total_us),
+        cells.milliseconds(row.total_us),
         _percent(row.share),
         row.bound or "-",
         cells.number(row.request_bound, 3),
-        _ms(row.own_saved_us),
-        _ms(row.request_saved_us),
+        cells.milliseconds(row.own_saved_us),
+        cells.milliseconds(row.request_saved_us),
       )
       for row in shown
     ),
@@ -177,7 +170,9 @@ def programs(profile: str, rows: Sequence[ProgramRow]) -> Block:
   lines = []
   fused = next(row for row in rows if (row.program, row.launch) == (FUSED, LAUNCHED))
   if fused.saved_by_part_us:
-    parts = ", ".join(f"{name} {_ms(us)}" for name, us in fused.saved_by_part_us.items())
+    parts = ", ".join(
+      f"{name} {cells.milliseconds(us)}" for name, us in fused.saved_by_part_us.items()
+    )
     lines.append(f"fusing saves of the device's work, ms: {parts}")
   if fused.token_us is not None and fused.largest_launch_us is not None:
     lines.append(_host_line(fused))
@@ -191,7 +186,7 @@ def programs(profile: str, rows: Sequence[ProgramRow]) -> Block:
     floor = fused.token_floor_us / fused.token_us
     lines.append(
       f"a decode step reads {fused.decode_bytes / 1e9:,.2f} GB at least:"
-      f" {_ms(fused.token_floor_us)} ms at the peak of memory, {100 * floor:.0f} % of a further"
+      f" {cells.milliseconds(fused.token_floor_us)} ms at the peak of memory, {100 * floor:.0f} % of a further"
       " token's time"
     )
   return Block(
@@ -212,10 +207,10 @@ def programs(profile: str, rows: Sequence[ProgramRow]) -> Block:
         row.launch,
         f"{row.submissions:,}",
         f"{row.kernels:,}",
-        _ms(row.device_us),
-        _ms(row.first_token_us),
-        _ms(row.token_us, 3),
-        _ms(row.total_us),
+        cells.milliseconds(row.device_us),
+        cells.milliseconds(row.first_token_us),
+        cells.milliseconds(row.token_us, 3),
+        cells.milliseconds(row.total_us),
       )
       for row in rows
     ),
@@ -241,7 +236,7 @@ def _host_line(row: ProgramRow) -> str:
   assert row.largest_launch_us is not None
   return (
     f"critical path of a decode step: the {'host' if host > device else 'device'}"
-    f" ({_ms(device)} ms beside {_ms(host)} ms of launches); a launch that takes more than"
+    f" ({cells.milliseconds(device)} ms beside {cells.milliseconds(host)} ms of launches); a launch that takes more than"
     f" {row.largest_launch_us:,.1f} us holds it up"
   )
 
@@ -267,9 +262,9 @@ def buckets(rows: Sequence[BucketRow]) -> Block:
         row.profile,
         f"{row.tokens:,}",
         f"{row.padded_tokens:,}",
-        _ms(row.bucketed_us),
-        _ms(row.exact_us),
-        _ms(row.compile_us, 0),
+        cells.milliseconds(row.bucketed_us),
+        cells.milliseconds(row.exact_us),
+        cells.milliseconds(row.compile_us, 0),
         cells.number(row.payback_repeats),
         "never" if row.exact_from is None else f"{row.exact_from:,}",
       )

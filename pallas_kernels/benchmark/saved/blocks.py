@@ -143,10 +143,20 @@ def requests(rows: Sequence[SavedRow]) -> tuple[Block, ...]:
 
   def ms(row: SavedRow, name: str) -> str:
     value = row.fields.get(name)
-    return cells.number(value / 1e3 if isinstance(value, int | float) else None, 2)
+    return cells.milliseconds(value if isinstance(value, int | float) else None)
 
   times = ("first_token_us", "token_us", "total_us")
-  header = ("request", "of", "profile", "products", "steps", "first token ms", "further", "total")
+  header = (
+    "request",
+    "of",
+    "dtype",
+    "profile",
+    "products",
+    "steps",
+    "first token ms",
+    "further",
+    "total",
+  )
   return (
     Block(
       title="Whole requests, predicted",
@@ -155,6 +165,7 @@ def requests(rows: Sequence[SavedRow]) -> tuple[Block, ...]:
         (
           str(row.fields.get("request")),
           str(row.fields.get("model")),
+          str(row.fields.get("dtype")),
           row.profile or "-",
           str(row.fields.get("program")),
           str(row.fields.get("launch")),
@@ -162,7 +173,7 @@ def requests(rows: Sequence[SavedRow]) -> tuple[Block, ...]:
         )
         for row in found
       ),
-      numeric=frozenset(header[5:]),
+      numeric=frozenset(header[6:]),
     ),
   )
 
