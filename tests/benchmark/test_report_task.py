@@ -205,6 +205,10 @@ def test_what_is_measured_is_reported_whole(capsys):
       "row 0: measured_us=" + "9" * 60 + ": expected a time above 0, or null",
     ),
     (
+      '{"schema": 1, "environment": {}, "rows": [{"kind": "program", "token_us": true}]}',
+      "row 0: token_us=True: expected a time above 0, or null",
+    ),
+    (
       '{"schema": 1, "environment": {}, "rows": [{"implementation": 3}]}',
       "row 0: implementation=3: expected a text, or null",
     ),

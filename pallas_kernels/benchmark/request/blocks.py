@@ -186,8 +186,8 @@ def programs(profile: str, rows: Sequence[ProgramRow]) -> Block:
     floor = fused.token_floor_us / fused.token_us
     lines.append(
       f"a decode step reads {fused.decode_bytes / 1e9:,.2f} GB at least:"
-      f" {cells.milliseconds(fused.token_floor_us)} ms at the peak of memory, {100 * floor:.0f} % of a further"
-      " token's time"
+      f" {cells.milliseconds(fused.token_floor_us)} ms at the peak of memory,"
+      f" {100 * floor:.0f} % of a further token's time"
     )
   return Block(
     title=f"Programs on {profile}",
@@ -236,8 +236,8 @@ def _host_line(row: ProgramRow) -> str:
   assert row.largest_launch_us is not None
   return (
     f"critical path of a decode step: the {'host' if host > device else 'device'}"
-    f" ({cells.milliseconds(device)} ms beside {cells.milliseconds(host)} ms of launches); a launch that takes more than"
-    f" {row.largest_launch_us:,.1f} us holds it up"
+    f" ({cells.milliseconds(device)} ms beside {cells.milliseconds(host)} ms of launches); a launch"
+    f" that takes more than {row.largest_launch_us:,.1f} us holds it up"
   )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pallas_kernels.benchmark import cells
 from pallas_kernels.benchmark.rows import DIFFERS, FAILED, NOT_RUN, PASSED, Block
+from pallas_kernels.benchmark.saved import read
 from pallas_kernels.benchmark.saved.read import SavedRow
 from pallas_kernels.benchmark.saved.summary import PREDICTED, FailedRow, RatioRow
 
@@ -137,15 +138,9 @@ def _kernel(kernel: str, rows: Sequence[SavedRow]) -> Block:
 
 def requests(rows: Sequence[SavedRow]) -> tuple[Block, ...]:
   """The whole requests among the rows."""
-  found = [row for row in rows if row.fields.get("kind") == "program"]
+  found = [row for row in rows if row.fields.get("kind") == read.PROGRAM]
   if not found:
     return ()
-
-  def ms(row: SavedRow, name: str) -> str:
-    value = row.fields.get(name)
-    return cells.milliseconds(value if isinstance(value, int | float) else None)
-
-  times = ("first_token_us", "token_us", "total_us")
   header = (
     "request",
     "of",
@@ -169,7 +164,7 @@ def requests(rows: Sequence[SavedRow]) -> tuple[Block, ...]:
           row.profile or "-",
           str(row.fields.get("program")),
           str(row.fields.get("launch")),
-          *(ms(row, name) for name in times),
+          *(cells.milliseconds(row.fields.get(name)) for name in read.REQUEST_TIMES),
         )
         for row in found
       ),
@@ -186,7 +181,7 @@ def others(rows: Sequence[SavedRow]) -> tuple[Block, ...]:
     if row.predicted_us is None
     and row.measured_us is None
     and not row.fields.get("reason")
-    and row.fields.get("kind") != "program"
+    and row.fields.get("kind") != read.PROGRAM
   )
   if not left:
     return ()

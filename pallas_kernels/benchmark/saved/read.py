@@ -22,6 +22,10 @@ _CHECKS = (PASSED, FAILED, NOT_RUN, DIFFERS)
 # What a peer's rows of --task=run have before its name in `implementation`.
 _PEER = "peer:"
 
+# The rows of --task=request that are of a whole request, and their times.
+PROGRAM = "program"
+REQUEST_TIMES = ("first_token_us", "token_us", "total_us")
+
 _BACKWARD = " --backward"
 
 # Characters of a wrong value that a message shows.
@@ -215,6 +219,8 @@ def _saved(path: str, index: int, row: Any, environment: Any) -> SavedRow:
   times = {name: time(f"peers.{name}", us) for name, us in peers.items()}
   # --task=fusion has its one peer so
   times |= {"xla": time("xla_us", row.get("xla_us"))} if row.get("xla_us") else {}
+  for name in REQUEST_TIMES if row.get("kind") == PROGRAM else ():
+    time(name, row.get(name))
   arguments = text("arguments") or ""
   text("kernel")
   flags = _flags(arguments)
