@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.activations import JaxFunctions
 from pallas_kernels.compat import ir, llvm, vector
 from pallas_kernels.rowwise.arithmetic import SmArithmetic, refined_quotient
 
@@ -23,6 +24,8 @@ _QUOTIENT = f"""{{
 class MosaicArithmetic(SmArithmetic):
   """Of blocks that a warpgroup has in registers, and of single numbers.
 
+  Mosaic makes one instruction of `exp2` and `rsqrt` itself, where it may approximate.
+
   Attributes:
     branches: See `Arithmetic`.
     vector_size: Neighbours that a thread has of every block.
@@ -32,6 +35,9 @@ class MosaicArithmetic(SmArithmetic):
 
   vector_size: int = 1
   ordinary: bool = False
+
+  exp2 = JaxFunctions.exp2
+  rsqrt = JaxFunctions.rsqrt
 
   def divide_within(self, x: jax.Array, y: jax.Array, largest: float) -> jax.Array:
     """See `SmArithmetic`: 3 instructions an element where rows are ordinary, 6 else.

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu_triton
 
 from hw_profiles import RowConfig
-from hw_profiles.rowwise.block_threads import warps
+from hw_profiles.rowwise.block_threads import threads, warps
 from pallas_kernels import sharding
 from pallas_kernels.portable_support import LARGEST_OFFSET
 from pallas_kernels.rowwise import arithmetic
@@ -31,7 +31,8 @@ from pallas_kernels.rowwise.blocks import (
 from pallas_kernels.rowwise.specs import ElementSpec
 
 # 16 one-byte elements are a 16-byte access: an end that is a multiple of it
-# narrows none under its mask.
+# narrows none under its mask, and there is none to narrow where a thread has one
+# element: both ways of 8 x 111 with gradients take an H200 1.80 us, one 1.70.
 _MASKED_FREELY = 16
 
 
@@ -43,10 +44,11 @@ def _body(
   scalars: int,
   shape: tuple[int, int, int],
   block: tuple[int, int],
+  num_threads: int,
   last_first: bool,
   interpreted: bool,
 ) -> None:
-  """One block."""
+  """One block, whose elements so many threads share."""
   (groups, rows, columns), (block_rows, block_cols) = shape, block
   tiles = pl.cdiv(rows, block_rows), pl.cdiv(columns, block_cols)
   _, row_block, column_block = _place(program, groups, tiles, last_first=last_first)
@@ -63,7 +65,8 @@ def _body(
       window.store(ref, out)
 
   rows_left, columns_left = left(rows, row, block_rows), left(columns, column, block_cols)
-  if columns_left is None or columns % _MASKED_FREELY == 0 or tiles[1] == 1 or interpreted:
+  freely = columns % _MASKED_FREELY == 0 or block_rows * block_cols <= num_threads
+  if columns_left is None or freely or tiles[1] == 1 or interpreted:
     compute(rows_left, columns_left)
     return
   # the mask of an end that is no multiple would make every block's accesses narrow
@@ -159,6 +162,7 @@ def _call(
           scalars=len(per_row),
           shape=(groups, rows, columns),
           block=(block_rows, block_cols),
+          num_threads=threads(config),
           last_first=last_first,
           interpreted=interpret,
         ),

@@ -135,7 +135,11 @@ class RowSpec(Spec, Protocol):
 
 
 def _silu_product(gate: jax.Array, up: jax.Array, arithmetic: Arithmetic) -> jax.Array:
-  return activations.silu(wide(gate), native_exp2=arithmetic.native_exp2) * wide(up)
+  return _silu(wide(gate), arithmetic) * wide(up)
+
+
+def _silu(x: jax.Array, arithmetic: Arithmetic) -> jax.Array:
+  return activations.silu(x, native_exp2=arithmetic.native_exp2, functions=arithmetic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +162,7 @@ class Swiglu:
     """See `ElementSpec`."""
     del per_row
     gate, up = blocks
-    activated = activations.silu(wide(gate), native_exp2=arithmetic.native_exp2)
+    activated = _silu(wide(gate), arithmetic)
     activated = arithmetic.narrow(activated, self.intermediate_dtype)
     return (round_once(activated * wide(up), self.out_dtype),)
 
@@ -185,8 +189,9 @@ class SwigluGradient:
     blocks of 1024 27.7. Where cores have few blocks, smaller ones of more warps share
     out the arithmetic of a thread: 64 x 11008 takes 2.14 us with 4 elements a thread
     and 2.40 with 8. While all threads run at once there are two warps where one would
-    do (64 x 5000: 1.60 us with 8 warps, 1.63 with 4), and an element a thread where
-    blocks of 512 leave cores idle (1 x 4096: 0.93 us, 0.99 with 4 elements).
+    do (64 x 5000: 1.60 us with 8 warps, 1.63 with 4), and an element a thread where no
+    core has two blocks of that (1 x 4096: 0.93 us, 0.99 with 4 elements; but 8 x 5000,
+    157 blocks: 1.08, and 1.00 with two).
 
     Args:
       elements: Of an operand.
@@ -194,7 +199,7 @@ class SwigluGradient:
     """
     if elements >= 8 * 1024 * cores:
       return RowConfig(1, 1024, 1, num_warps=4)
-    if elements < 512 * cores:
+    if elements <= 256 * cores:
       return RowConfig(1, 256, 1, num_warps=8)
     at_once = elements * 8 <= 512 * _RESIDENT_WARPS * cores
     return RowConfig(1, 512, 1, num_warps=8 if at_once else 4)
@@ -205,7 +210,9 @@ class SwigluGradient:
     gate, up, d_out = blocks
     x, upper = wide(gate), wide(up)
     gradient = d_out.astype(x.dtype)
-    activated, slope = activations.silu_with_grad(x, native_exp2=arithmetic.native_exp2)
+    activated, slope = activations.silu_with_grad(
+      x, native_exp2=arithmetic.native_exp2, functions=arithmetic
+    )
     d_gate = gradient * upper * slope
     d_up = gradient * activated
     return round_once(d_gate, self.dtype), round_once(d_up, self.dtype)

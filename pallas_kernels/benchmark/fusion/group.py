@@ -44,7 +44,7 @@ class ChainGroup:
     tensors = {name: wide(block) for name, block in zip(self.reads, blocks, strict=True)}
 
     def silu() -> None:
-      t = activations.silu(tensors["G"], native_exp2=arithmetic.native_exp2)
+      t = activations.silu(tensors["G"], native_exp2=arithmetic.native_exp2, functions=arithmetic)
       tensors["T"] = arithmetic.narrow(t, jnp.dtype(self.dtype))
 
     def multiply() -> None:
