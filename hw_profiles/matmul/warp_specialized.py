@@ -11,7 +11,7 @@ import functools
 from typing import Literal
 
 from hw_profiles import dtypes
-from hw_profiles.arguments import ceil_div
+from hw_profiles.arguments import ceil_div, round_up
 from hw_profiles.capacity.buffers import Buffer, Shortfall, larger_first
 from hw_profiles.capacity.warpgroups import (
   MOST_CONSUMERS,
@@ -54,6 +54,8 @@ EPILOGUE_MAX_COLUMNS = 64
 # finished; they are float32 at most.
 VECTOR_SLOTS = 2
 VECTOR_ITEM_BYTES = 4
+# Mosaic begins each buffer of shared memory at a multiple of this; stages and staging have it.
+BUFFER_ALIGNMENT_BYTES = 1024
 WGMMA_ROWS = 64
 WGMMA_MAX_COLUMNS = 256
 # K of one 16-bit wgmma is 16 elements; the narrowest swizzle span is 32 B.
@@ -192,7 +194,7 @@ def warp_specialized_shared_bytes(
 
       num_stages·((block_m + products·block_n)·block_k·size + 16)
         + consumers·2·64·staging_columns·out_size
-        + 2·(8 + (columns of vectors)·4)       bias: block_n; scaled: block_m + block_n
+        + 2·16 + Σ ⌈2·columns·4⌉ to 1 KiB      vectors; bias: block_n; scaled: block_m, block_n
 
   Args:
     config: The tile.
@@ -218,10 +220,12 @@ def warp_specialized_shared_bytes(
 
 def _vector_bytes(config: MatmulConfig, *, bias: bool, scaled: bool) -> int:
   """Slots and barriers of the epilogue's vectors."""
-  values = config.block_n * (int(bias) + int(scaled)) + config.block_m * int(scaled)
-  if not values:
+  columns = (config.block_n,) * (int(bias) + int(scaled)) + (config.block_m,) * int(scaled)
+  if not columns:
     return 0
-  return VECTOR_SLOTS * (values * VECTOR_ITEM_BYTES + BARRIER_BYTES_PER_STAGE)
+  slots = (VECTOR_SLOTS * x * VECTOR_ITEM_BYTES for x in columns)
+  aligned = sum(round_up(x, BUFFER_ALIGNMENT_BYTES) for x in slots)
+  return aligned + VECTOR_SLOTS * BARRIER_BYTES_PER_STAGE
 
 
 def _shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
