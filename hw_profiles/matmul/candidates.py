@@ -195,7 +195,7 @@ def _leaves_the_menu(problem: MatmulProblem, config: MatmulConfig, cores: int) -
 
 def _wide_of_three(config: MatmulConfig) -> bool:
   """Whether it is a tile of three consumers that is for one wave of whole K."""
-  return config.block_m == _THREE_CONSUMER_ROWS and config.block_n > _THREE_CONSUMER_COLUMNS
+  return config.num_consumer_warpgroups == 3 and config.block_n > _THREE_CONSUMER_COLUMNS
 
 
 def _leaves_one_consumer(problem: MatmulProblem, block_m: int) -> bool:
@@ -215,14 +215,18 @@ def _leaves_one_consumer(problem: MatmulProblem, block_m: int) -> bool:
 def _completed(problem: MatmulProblem, config: MatmulConfig) -> MatmulConfig:
   """The tile with the fields that the default does not suit.
 
-  Three consumers of 192 rows; one where there are two products and rows for one
-  only, or where two would split a swizzle span of B. Narrow sub-tiles in the
-  epilogue where there is an activation, or staging for three.
+  Three consumers of 192 rows of a 16-bit product; one where there are two products
+  and rows for one only, or where two would split a swizzle span of B. Narrow
+  sub-tiles in the epilogue where there is an activation, or staging for three.
   """
-  if config.block_m == _THREE_CONSUMER_ROWS:
+  # not measured of two products, nor of 8 bits
+  one_of_16_bits = problem.products == 1 and dtypes.size_bytes(problem.dtype) == 2
+  if config.block_m == _THREE_CONSUMER_ROWS and one_of_16_bits:
     config = dataclasses.replace(config, num_consumer_warpgroups=3)
   elif config.block_m < 2 * warp_specialized.WGMMA_ROWS and (
-    problem.products > 1 or _splits_a_span(problem, config)
+    problem.products > 1
+    # two rows of wgmmas and fewer are read in one tile, or streamed
+    or (problem.m > 2 * warp_specialized.WGMMA_ROWS and _splits_a_span(problem, config))
   ):
     config = dataclasses.replace(config, num_consumer_warpgroups=1)
   columns = warp_specialized.wgmma_columns(config)
