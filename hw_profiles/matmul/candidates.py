@@ -188,8 +188,8 @@ def _leaves_the_menu(problem: MatmulProblem, config: MatmulConfig, cores: int) -
   if _tiles(problem, config) <= cores:
     return False
   waits = warp_specialized.settled_tile_fits(config, products=problem.products, settled_bytes=2)
-  two = dataclasses.replace(config, num_consumer_warpgroups=2)
-  narrow = consumers == 1 and _splits_a_span(problem, two)
+  default = dataclasses.replace(config, num_consumer_warpgroups=None)
+  narrow = consumers == 1 and _splits_a_span(problem, default)
   return narrow or _wide_of_three(config) or not waits
 
 
