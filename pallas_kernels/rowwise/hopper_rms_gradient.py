@@ -14,19 +14,26 @@ registers until the rows are through. Two groups' sums are added in the block, t
 one's first; `portable_rms_gradient.merge` adds the blocks' up. Cores and sizes fix the
 order of all of them.
 
-Rows that are no whole lines are shifted, as those of `hopper_rows` are, and so are their
-gradients: copied and stored by whole lines all the same. A row is shared by two warpgroups
-where one has no registers for it; a block then has one sum, and half the time of a row
-before its first and behind its last.
+A row that one warpgroup has no registers for is shared. Where its halves are whole lines, two
+blocks of a cluster have one each, and exchange what their warps found through distributed
+shared memory (`cluster_numbers`): a block then has sums of half the columns only, so that
+half as many are written and merged, and twice the stages, of half the size. Others are shared by
+two warpgroups of a block. (Four blocks would need a quarter of the sums, but 32 clusters of 4 are
+not resident at once: 55 us of 1024 x 12288.)
 
-On an H200, with the result, us: 1024 x 12288 takes 37.1, where each warpgroup had rows and a
-sum of its own 40.5, with the first rows first 38.6; 7239 x 12288 takes 224, where L2 was not
-told to keep rows 228; 7239 x 5000 takes 92, in the portable kernels 113.
+Rows that are no whole lines are shifted, as those of `hopper_rows` are, and so are their
+gradients: copied and stored by whole lines all the same.
+
+On an H200, with the result, us: 1024 x 12288 takes 35.1, where two warpgroups of a block share a
+row 37.3, and of blocks of a cluster half of one 38.7; where each warpgroup had rows and a sum of
+its own 40.5, with the first rows first 1.5 more; 7239 x 12288 takes 219, 222 where two warpgroups
+share a row, where L2 was not told to keep rows 4 more; 7239 x 5000 takes 92, in the portable
+kernels 113.
 """
 
 import dataclasses
 import functools
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -43,9 +50,10 @@ from hw_profiles.capacity.warpgroups import (
 from pallas_kernels import sharding
 from pallas_kernels.hopper.kept_copy import BARRIER_BYTES, Arrivals, started_ring
 from pallas_kernels.hopper.ring import StageRing
-from pallas_kernels.rowwise import inverse_rms, portable_rms_gradient, row_numbers, warpgroup_sums
-from pallas_kernels.rowwise.inverse_rms import InverseRms
+from pallas_kernels.rowwise import portable_rms_gradient, warpgroup_sums
+from pallas_kernels.rowwise.cluster_numbers import Exchange
 from pallas_kernels.rowwise.rms_gradient import RmsNormGradient
+from pallas_kernels.rowwise.rms_gradient_row import EXCHANGED, BlockSums, ClusterSums, Row
 from pallas_kernels.rowwise.row_groups import Share
 from pallas_kernels.rowwise.row_stream import (
   COLUMNS_STEP,
@@ -58,20 +66,30 @@ from pallas_kernels.rowwise.row_stream import (
 
 _CONSUMERS = 2
 # Numbers of a row that a thread has, of which x, d_y and a sum each take a register, of 240: up to
-# here where a warpgroup has a row for itself, and where two share one.
+# here where a warpgroup has a row, or a block's half of one, for itself, and where two share one.
 _MOST_NUMBERS = 48
+_MOST_OF_WARPGROUP = WARPGROUP_THREADS * _MOST_NUMBERS
 _LARGEST_SHARE = 64
 MOST_COLUMNS = _CONSUMERS * WARPGROUP_THREADS * _LARGEST_SHARE
 _MOST_STAGES = 8
-# Exchanged by the warps of a group: of a row two sums, and of one with any values three more.
-_EXCHANGED = 5
+
+
+def blocks_of(columns: int, *, interpreted: bool = False) -> int:
+  """Thread blocks of a cluster, which share a row: two, where half of one is whole lines that a
+  warpgroup has registers for. Interpreted they cannot write into one another's shared memory."""
+  halves = _MOST_OF_WARPGROUP < columns <= 2 * _MOST_OF_WARPGROUP
+  return 2 if halves and columns % (2 * COPIED_COLUMNS) == 0 and not interpreted else 1
 
 
 def share_of(columns: int, *, interpreted: bool = False) -> Share | None:
-  """The pieces with the fewest zeros beyond the row's end; None: the kernel takes no such row."""
+  """How a block's warpgroups share its part of a row; None: the kernel takes no such row.
+
+  Of the pieces that there may be those with the fewest zeros beyond the end.
+  """
   if not COPIED_COLUMNS <= columns <= MOST_COLUMNS or columns % COLUMNS_STEP:
     return None
-  members = 1 if columns <= WARPGROUP_THREADS * _MOST_NUMBERS else _CONSUMERS
+  columns //= blocks_of(columns, interpreted=interpreted)
+  members = 1 if columns <= _MOST_OF_WARPGROUP else _CONSUMERS
   # others are whole lines
   most_shift = most_shift_of(columns) if columns % COPIED_COLUMNS else 0
   found = [Share(columns, members, one, interpreted, most_shift, fixed=True) for one in VECTORS]
@@ -79,7 +97,9 @@ def share_of(columns: int, *, interpreted: bool = False) -> Share | None:
 
 
 def stages(columns: int, *, shared_bytes: int) -> int:
-  """Stages of 16-bit rows of x and d_y that fit beside the weights; 0: too few, or no such row.
+  """Stages of a block's part of 16-bit rows of x and d_y that fit beside the weights.
+
+  0: too few, or no such row.
 
   A multiple of the groups, each of which thus has stages of its own, and two
   for each: in one it has a row, from the other the row before is being stored
@@ -89,8 +109,7 @@ def stages(columns: int, *, shared_bytes: int) -> int:
   if share is None:
     return 0
   groups = _CONSUMERS // share.members
-  sums = 4 * share.stored if groups > 1 else 0
-  room = shared_bytes - OTHER_BYTES - BARRIER_BYTES - 2 * share.stored - sums
+  room = shared_bytes - OTHER_BYTES - BARRIER_BYTES - 2 * share.stored
   found = min(room // (4 * share.room), _MOST_STAGES) // groups * groups
   return found if found >= 2 * groups else 0
 
@@ -102,16 +121,29 @@ class _Kernel:
   Attributes:
     spec: What it computes.
     rows: Of x.
-    share: How a group of warpgroups shares a row.
-    programs: Thread blocks.
+    blocks: Of a cluster, which share a row.
+    share: How a group of warpgroups shares a block's part of it.
+    programs: Clusters.
     stages: Of the ring.
   """
 
   spec: RmsNormGradient
   rows: int
+  blocks: int
   share: Share
   programs: int
   stages: int
+
+  @property
+  def columns(self) -> int:
+    """Of a row."""
+    return self.share.columns * self.blocks
+
+  @property
+  def apart(self) -> bool:
+    """Whether the second group's sums have memory of their own; else stages that are free by then
+    take them, which a 16-bit reference of an interpreter cannot."""
+    return self.groups > 1 and self.share.interpreted
 
   @property
   def groups(self) -> int:
@@ -147,17 +179,21 @@ class _Kernel:
     share = self.share
     row = (self.stages, share.room)
     full, empty = StageRing.barriers(num_stages=self.stages, copies=2, consumers=share.members)
-    sums = [plgpu.SMEM((share.stored,), jnp.float32), plgpu.Barrier()]
+    sums = [plgpu.SMEM((share.stored,), jnp.float32)] if self.apart else []
+    exchange: Any = plgpu.SMEM((self.groups, 2, EXCHANGED, share.warps), jnp.float32)
+    if self.blocks > 1:
+      exchange = Exchange.scratch(share, blocks=self.blocks, groups=self.groups)
     meet = plgpu.Barrier(num_barriers=self.groups, num_arrivals=share.members)
     return (
       plgpu.SMEM(row, x),
       plgpu.SMEM(row, d_out),
       plgpu.SMEM((share.stored,), weight),
-      plgpu.SMEM((self.groups, 2, _EXCHANGED, share.warps), jnp.float32),
+      exchange,
       plgpu.Barrier(num_arrivals=len(self.weight_copies)),
       Arrivals.scratch(self.stages) if self.kept else full,
       empty,
-      *(sums if self.groups > 1 else []),
+      *([plgpu.Barrier()] if self.groups > 1 else []),
+      *sums,
       *([meet] if share.interpreted else []),
     )
 
@@ -184,8 +220,22 @@ class _Kernel:
   ) -> None:
     """What every warpgroup of every thread block runs."""
     share, groups = self.share, self.groups
-    sums, meet = others[: 2 * (groups > 1)], others[2 * (groups > 1) :]
+    own = (groups > 1) + self.apart
+    others, meet = others[:own], others[own:]
     program = lax.axis_index("program")
+    block: Any = 0
+    together = None
+    if self.blocks > 1:
+      block = lax.axis_index("block")
+      together = Exchange(share, self.blocks, groups, *exchange)
+      together.start()
+
+    def part(matrix: Any) -> Any:
+      """The columns that this block has of all of them."""
+      if self.blocks == 1:
+        return matrix
+      return matrix.at[pl.ds(block * share.columns, share.columns)]
+
     ring = started_ring(self.stages, full, empty, kept=self.kept)
     steps = lax.div(self.rows - program + self.programs - 1, jnp.int32(self.programs))
     warpgroup = lax.axis_index("warpgroup")
@@ -198,7 +248,7 @@ class _Kernel:
         warpgroup_sums.clear(beyond, interpreted=share.interpreted)
         plgpu.commit_smem()
       for start, size in self.weight_copies:
-        _copy(weight.at[pl.ds(start, size)], weights.at[pl.ds(start, size)], weights_full)
+        _copy(part(weight).at[pl.ds(start, size)], weights.at[pl.ds(start, size)], weights_full)
 
       def one(step: Any, _: None) -> None:
         row = self.row(step)
@@ -206,14 +256,14 @@ class _Kernel:
 
         def copy(stage: Any, arrived: Any) -> None:
           parts = [
-            (matrix.at[row], rows.at[stage, pl.ds(shift, share.columns)])
+            (part(matrix.at[row]), rows.at[stage, pl.ds(shift, share.columns)])
             for matrix, rows in ((x, x_rows), (d_out, d_rows))
           ]
           if self.kept:
             arrived.copy(parts, stage)
             return
-          for part, there in parts:
-            _copy(part, there, arrived)
+          for one, there in parts:
+            _copy(one, there, arrived)
 
         ring.fill(step, copy)
 
@@ -230,16 +280,23 @@ class _Kernel:
       turns = lax.div(steps - group + groups - 1, jnp.int32(groups))
       starts = [member * self.width + start for start in self.starts]
 
-      def one(turn: Any, totals: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+      def one(turn: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        count, totals = state[0], state[1:]
         step = turn * groups + group
         stage = ring.wait(step)
         number = self.row(step)
         shift = share.shift(number)
-        row = _Row(
-          self.spec, share, x_rows.at[stage], d_rows.at[stage], weights, starts, shift, member,
-          exchange.at[group, lax.rem(turn, jnp.int32(2))], meet[0].at[group] if meet else None,
+        sums: Any = None
+        if together is None:
+          places = exchange.at[group, lax.rem(turn, jnp.int32(2))]
+          sums = BlockSums(share, member, places, meet[0].at[group] if meet else None)
+        else:
+          sums = ClusterSums(together, group, count)
+        row = Row(
+          self.spec, share, x_rows.at[stage], d_rows.at[stage], weights, starts, shift, sums,
+          self.columns,
         )  # fmt: skip
-        found = row.numbers()
+        rounds, *found = row.numbers()
 
         @pl.when(turn > 0)
         def _the_row_before_has_left() -> None:
@@ -248,14 +305,18 @@ class _Kernel:
 
         totals = row.store(totals, *found)
         plgpu.commit_smem()
-        self._send(x_rows.at[stage], d_x.at[number], member, shift)
-        return totals
+        self._send(x_rows.at[stage], part(d_x.at[number]), member, shift)
+        return (count + rounds, *totals)
 
-      zeros = (share.zeros(),) * share.pieces
-      totals = lax.fori_loop(jnp.int32(0), turns, one, zeros)
+      zeros = (jnp.int32(0), *(share.zeros(),) * share.pieces)
+      _, *totals = lax.fori_loop(jnp.int32(0), turns, one, zeros)
       plgpu.wait_smem_to_gmem(0, wait_read_only=True)
       pl.when(turns > 0)(lambda: ring.release((turns - 1) * groups + group))
-      self._store_sums(partial.at[program], list(zip(starts, totals, strict=True)), group, sums)
+      there = others[0] if groups > 1 else None
+      # or a stage of the second group, whose rows are through
+      second = others[1:] if self.apart else (x_rows.at[1], d_rows.at[1])
+      sums = list(zip(starts, totals, strict=True))
+      self._store_sums(partial.at[block, program], sums, group, there, second)
 
   def _send(self, there: Any, row: Any, member: Any, shift: Any) -> None:
     """A member's columns of a row of d_x from shared memory to global memory."""
@@ -273,119 +334,51 @@ class _Kernel:
     pl.when(member == last)(lambda: send(last * self.width, rest))
 
   def _store_sums(
-    self, partial: Any, totals: list[tuple[Any, jax.Array]], group: Any, sums: tuple[Any, ...]
+    self,
+    partial: Any,
+    totals: list[tuple[Any, jax.Array]],
+    group: Any,
+    there: Any,
+    second: Sequence[Any],
   ) -> None:
-    """The block's sum of d_y·n, of a member's pieces that begin at these columns."""
+    """The block's sum of d_y·n, of a member's pieces that begin at these columns.
+
+    Args:
+      partial: Where to, in global memory.
+      totals: First column and sum of each piece.
+      group: Whose they are.
+      there: A barrier that tells the first group of the second one's sums; None: it is alone.
+      second: References of shared memory for those.
+    """
     share = self.share
 
     def store(start: Any, total: jax.Array) -> None:
       partial[pl.ds(start, share.piece)] = total
 
-    if not sums:
+    if there is None:
       for start, total in totals:
         store(start, total)
       return
-    second, there = sums
 
     @pl.when(group > 0)
     def _give() -> None:
       for start, total in totals:
-        share.store_shared(total, second, start)
+        if self.apart:
+          share.store_shared(total, second[0], start)
+        else:
+          share.put(total, second, start)
       plgpu.barrier_arrive(there)
 
     @pl.when(group == 0)
     def _add() -> None:
       plgpu.barrier_wait(there)
       for start, total in totals:
-        store(start, total + share.load(second, start))
+        given = share.load(second[0], start) if self.apart else share.get(second, start)
+        store(start, total + given)
 
 
 def _copy(part: Any, there: Any, arrived: Any) -> None:
   plgpu.copy_gmem_to_smem(part, there, arrived, oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS)
-
-
-class _Row:
-  """A row, and what a member of a group does with it."""
-
-  def __init__(
-    self,
-    spec: RmsNormGradient,
-    share: Share,
-    x: Any,
-    d_out: Any,
-    weights: Any,
-    starts: list[Any],
-    shift: Any,
-    member: Any,
-    exchange: Any,
-    meet: Any,
-  ) -> None:
-    self.spec, self.share, self.weights, self.starts = spec, share, weights, starts
-    self.member, self.exchange, self.meet = member, exchange, meet
-    self.x_row, self.shift = x, shift
-    self.x, self.d_out = (
-      [share.of_row(share.load(row, start + shift), start) for start in starts]
-      for row in (x, d_out)
-    )
-
-  def _g(self, piece: int) -> jax.Array:
-    """Computed where it is needed: registers for it would be spilled, and arithmetic is free."""
-    weight = self.share.load(self.weights, self.starts[piece])
-    return self.spec.scaled(self.d_out[piece], weight)
-
-  def _every_g(self) -> list[jax.Array]:
-    return [self._g(piece) for piece in range(self.share.pieces)]
-
-  def numbers(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Power and factor of 1/rms, mean(g·n).
-
-    Both sums are of x as it is, so that neither waits for the other. Where the
-    squares, or the sum of products, say that terms may have overflowed or
-    vanished, the row is gone through again with a power of two.
-    """
-    spec, columns = self.spec, self.share.columns
-    square, product = self._sums(0, (self.x, self.x), (self._every_g(), self.x))
-    magnitude = jnp.maximum(product, -product)
-    plain = inverse_rms.is_plain(square, eps=spec.eps) & inverse_rms.is_plain(magnitude, eps=0.0)
-
-    def at_once() -> tuple[jax.Array, jax.Array, jax.Array]:
-      factor = lax.rsqrt(square * (1.0 / columns) + spec.eps)
-      return jnp.ones_like(factor), factor, product * factor * (1.0 / columns)
-
-    return lax.cond(plain, at_once, self._numbers_of_any)
-
-  def _numbers_of_any(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`numbers` of a row with any values."""
-    spec, columns = self.spec, self.share.columns
-    largest = row_numbers.largest(self.share, self.x, self.member, self.exchange.at[2], self.meet)
-    power = inverse_rms.coarse_power(jnp.maximum(largest, math.sqrt(spec.eps)))
-    scaled = [x * power for x in self.x]
-    (square,) = self._sums(3, (scaled, scaled))
-    inverse = InverseRms(power, lax.rsqrt(square * (1.0 / columns) + (power * spec.eps) * power))
-    normalised = [inverse.normalise(x) for x in self.x]
-    (product,) = self._sums(4, (self._every_g(), normalised))
-    return power, inverse.factor, product * (1.0 / columns)
-
-  def _sums(
-    self, slot: int, *pairs: tuple[list[jax.Array], list[jax.Array]]
-  ) -> tuple[jax.Array, ...]:
-    """Σ a·b over the row of each pair; `slot` is where the first one's are exchanged."""
-    exchanged = self.exchange.at[pl.ds(slot, len(pairs))]
-    return row_numbers.products(self.share, pairs, self.member, exchanged, self.meet)
-
-  def store(
-    self, totals: tuple[jax.Array, ...], power: jax.Array, factor: jax.Array, mean: jax.Array
-  ) -> tuple[jax.Array, ...]:
-    """d_x in the place of x; the totals with d_y·n."""
-    share, inverse = self.share, InverseRms(power, factor)
-    found = []
-    for piece, total in enumerate(totals):
-      normalised = inverse.normalise(self.x[piece])
-      d_x = self.spec.d_x(self._g(piece), normalised, mean, inverse, None)
-      share.store_shared(d_x, self.x_row, self.starts[piece] + self.shift)
-      total = total + self.d_out[piece] * normalised
-      found.append(warpgroup_sums.here(total, share.vector, interpreted=share.interpreted))
-    return tuple(found)
 
 
 def run(
@@ -419,17 +412,20 @@ def run(
   assert share is not None
   num_stages = stages(columns, shared_bytes=shared_bytes)
   # as many as have a row in every turn of the busiest: a sum less to write and add for each other
-  programs = pl.cdiv(rows, pl.cdiv(rows, cores))
-  kernel = _Kernel(spec, rows, share, programs, num_stages)
+  blocks = blocks_of(columns, interpreted=interpreted)
+  programs = pl.cdiv(rows, pl.cdiv(rows, max(1, cores // blocks)))
+  kernel = _Kernel(spec, rows, blocks, share, programs, num_stages)
   d_x, partial = plgpu.kernel(
     kernel.body,
     out_type=(
       sharding.out_struct((rows, columns), spec.dtype, x),
-      sharding.out_struct((kernel.programs, share.stored), jnp.dtype(jnp.float32), x),
+      sharding.out_struct((blocks, programs, share.stored), jnp.dtype(jnp.float32), x),
     ),
     scratch_types=kernel.scratch(x.dtype, d_out.dtype, weight.dtype),
-    grid=(kernel.programs,),
+    grid=(programs,),
     grid_names=("program",),
+    cluster=(blocks,) if blocks > 1 else (),
+    cluster_names=("block",) if blocks > 1 else (),
     num_threads=_CONSUMERS + 1,
     thread_name="warpgroup",
     compiler_params=plgpu.CompilerParams(
@@ -441,5 +437,5 @@ def run(
     interpret=interpret,
   )(x.reshape(rows, columns), d_out.reshape(rows, columns), weight.reshape(columns))
   merge = functools.partial(portable_rms_gradient.merge, cores=cores, interpret=interpreted)
-  d_weight = merge(partial[None], spec.weight_dtype, columns=columns)
-  return d_x.reshape(x.shape), d_weight
+  d_weight = merge(partial, spec.weight_dtype, columns=share.columns)
+  return d_x.reshape(x.shape), d_weight.reshape(1, 1, columns)

@@ -64,6 +64,9 @@ _COLUMN_WARPS = 4
 _LEAST_PER_THREAD = 4
 # A merging program's columns are 128 B of float32; it takes so many partial sums at once.
 _MERGED = RowConfig(256, 32, 1, num_warps=8)
+# Of half as many in columns for more of those blocks than there are cores (2 x 64 sums of 6144
+# columns: 2.22 us, 2.50 by 8 warps; 64 columns by 4 2.27; 128 sums of 12288 2.72 and 2.88).
+_HALF_MERGED = RowConfig(128, 32, 1, num_warps=4)
 # Of more partial sums than that, in so few columns that no core has two of these blocks
 # (7239 x 111, 905 sums: 2.4 us, 4.4 in the block above).
 _MANY_MERGED = RowConfig(1024, 8, 1, num_warps=8)
@@ -243,5 +246,7 @@ def merging_block(*, programs: int, columns: int, cores: int) -> RowConfig:
     block = _MANY_MERGED
   elif programs <= _FEW_MERGED.block_rows and pl.cdiv(columns, block.block_cols) > cores:
     block = _FEW_MERGED
+  elif programs <= _HALF_MERGED.block_rows and pl.cdiv(columns, block.block_cols) > cores:
+    block = _HALF_MERGED
   rows = min(pl.next_power_of_2(programs), block.block_rows)
   return dataclasses.replace(block, block_rows=rows)

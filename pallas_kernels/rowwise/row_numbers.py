@@ -23,10 +23,10 @@ from pallas_kernels.rowwise.warpgroup_sums import LANES, WARPS, thread_of
 # Of the hardware's 16 barriers 0 is the block's, and 1 to 8 are its warpgroups', 8 at most.
 _FIRST_BARRIER = 9
 # The larger of a number and |x|; of a NaN the number.
-_LARGER_MAGNITUDE = "{ .reg .f32 a; abs.f32 a, $2; max.f32 $0, $1, a; }"
+LARGER_MAGNITUDE = "{ .reg .f32 a; abs.f32 a, $2; max.f32 $0, $1, a; }"
 _PLUS_SQUARE = "fma.rn.f32 $0, $2, $2, $1;"
-_PLUS_PRODUCT = "fma.rn.f32 $0, $2, $3, $1;"
-_SUM = "add.rn.f32 $0, $1, $2;"
+PLUS_PRODUCT = "fma.rn.f32 $0, $2, $3, $1;"
+SUM = "add.rn.f32 $0, $1, $2;"
 
 Pair = tuple[Sequence[jax.Array], Sequence[jax.Array]]
 
@@ -50,7 +50,7 @@ def larger(share: Share, found: jax.Array, block: jax.Array) -> jax.Array:
       for i in range(share.vector)
     ]
     return share.of_elements(
-      [llvm.inline_asm(f32, pair, _LARGER_MAGNITUDE, "=f,f,f") for pair in pairs]
+      [llvm.inline_asm(f32, pair, LARGER_MAGNITUDE, "=f,f,f") for pair in pairs]
     )
 
   return taken(found, block)
@@ -91,14 +91,16 @@ def largest(
     found = jnp.max(functools.reduce(jnp.maximum, magnitudes))
     return functools.reduce(jnp.maximum, _interpreted(share, found, member, scratch, meet))
 
-  def of_a_warp(mine: Any) -> Any:
-    # numbers that are not negative have the order of their bits
-    i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
-    bits = arith.bitcast(i32, mine)
-    everyone = mgpu_utils.c(-1, i32)
-    return arith.bitcast(f32, mgpu_utils.redux(bits, everyone, mgpu_utils.ReductionKind.UMAX))
+  return _exchanged(share, pieces, scratch, LARGER_MAGNITUDE, LARGER_MAGNITUDE, largest_of_warp)
 
-  return _exchanged(share, pieces, scratch, _LARGER_MAGNITUDE, _LARGER_MAGNITUDE, of_a_warp)
+
+def largest_of_warp(mine: Any) -> Any:
+  """The largest of a warp's float32 numbers, none of them negative, in all of its threads."""
+  # they have the order of their bits
+  i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
+  everyone = mgpu_utils.c(-1, i32)
+  found = mgpu_utils.redux(arith.bitcast(i32, mine), everyone, mgpu_utils.ReductionKind.UMAX)
+  return arith.bitcast(f32, found)
 
 
 def square_sum(
@@ -116,7 +118,7 @@ def square_sum(
       distance //= 2
     return mine
 
-  return _exchanged(share, pieces, scratch, _PLUS_SQUARE, _SUM, of_a_warp)
+  return _exchanged(share, pieces, scratch, _PLUS_SQUARE, SUM, of_a_warp)
 
 
 def products(
@@ -152,7 +154,7 @@ def products(
     mine = []
     for a, b in pairs:
       sides = [next(registers) for _ in a], [next(registers) for _ in b]
-      mine.append(_of_a_thread(list(zip(*sides, strict=True)), _PLUS_PRODUCT, _SUM))
+      mine.append(of_a_thread(list(zip(*sides, strict=True)), PLUS_PRODUCT, SUM))
     distance = LANES // 2
     while distance:
       mine = [arith.addf(x, mgpu_utils.shfl_bfly(x, distance)) for x in mine]
@@ -171,7 +173,7 @@ def products(
         vector.load(four, shared, [mgpu_utils.c(slot, index), mgpu_utils.c(i * WARPS, index)])
         for i in range(share.members)
       ]
-      number = _of_a_thread([(x,) for x in parts], _SUM, _SUM)
+      number = of_a_thread([(x,) for x in parts], SUM, SUM)
       found.append(mgpu.FragmentedArray.splat(number, (), mgpu.WGSplatFragLayout(())))
     return tuple(found)
 
@@ -217,7 +219,7 @@ def _exchanged(
   def exchange(_: Any, *arguments: Any) -> Any:
     *blocks, shared = arguments
     i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()
-    mine = of_a_warp(_of_a_thread([(x.registers.flat[0],) for x in blocks], take, combine))
+    mine = of_a_warp(of_a_thread([(x.registers.flat[0],) for x in blocks], take, combine))
     warp = arith.divui(thread_of(share.warps * LANES), mgpu_utils.c(LANES, i32))
     # every lane of a warp has the same number
     memref.store(mine, shared, [arith.index_castui(index, warp)])
@@ -226,7 +228,7 @@ def _exchanged(
     parts = [
       vector.load(four, shared, [mgpu_utils.c(i * WARPS, index)]) for i in range(share.members)
     ]
-    found = _of_a_thread([(x,) for x in parts], combine, combine)
+    found = of_a_thread([(x,) for x in parts], combine, combine)
     return mgpu.FragmentedArray.splat(found, (), mgpu.WGSplatFragLayout(()))
 
   return exchange(*pieces, scratch)
@@ -244,7 +246,7 @@ def _meet(share: Share) -> None:
   nvvm.barrier(barrier_id=barrier, number_of_threads=mgpu_utils.c(threads, i32))
 
 
-def _of_a_thread(terms: Sequence[tuple[Any, ...]], take: str, combine: str) -> Any:
+def of_a_thread(terms: Sequence[tuple[Any, ...]], take: str, combine: str) -> Any:
   """What instructions make of float32 vectors of one size, beginning at 0.
 
   Args:

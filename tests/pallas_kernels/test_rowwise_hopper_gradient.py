@@ -52,6 +52,7 @@ def gradients(x, weight, d_out, **fields):
     (7, 1000),  # rows that begin at any multiple of 16 bytes
     (3, 72),  # shorter than what a thread loads at once
     (5, 6152),  # two warpgroups share a row, the second one's end is no whole load
+    (5, 6272),  # compiled two blocks of a cluster, whose halves are no whole loads
   ],
 )
 def test_gradients(rows, columns, dtype, cores, races, rng):
@@ -66,17 +67,19 @@ def test_gradients(rows, columns, dtype, cores, races, rng):
 @runs_hopper
 @pytest.mark.parametrize("scale", [2.0**-110, 2.0**-60, 2.0**-33, 2.0**40, 2.0**70, 2.0**120])
 @pytest.mark.parametrize("d_scale", [2.0**-50, 1.0, 2.0**60])
-def test_rows_whose_squares_or_products_leave_the_range(scale, d_scale, monkeypatch, rng):
+# compiled also of rows that blocks share, which go through such a row together
+@pytest.mark.parametrize("columns", [512] if ON_CPU else [512, 6272])
+def test_rows_whose_squares_or_products_leave_the_range(scale, d_scale, columns, monkeypatch, rng):
   if ON_CPU:
     monkeypatch.setattr(implementations, "cores_of", lambda _: 1)
   # beside ordinary rows, and one whose gradient is zero
-  x = np.asarray(rng.standard_normal((4, 512)), np.float64)
-  d_out = np.asarray(rng.standard_normal((4, 512)), np.float64)
+  x = np.asarray(rng.standard_normal((4, columns)), np.float64)
+  d_out = np.asarray(rng.standard_normal((4, columns)), np.float64)
   x[1] *= scale
   d_out[1] *= d_scale * min(scale, 1.0)
   d_out[2] = 0.0
   x, d_out = (jnp.asarray(a, jnp.bfloat16) for a in (x, d_out))
-  weight = normal(rng, 512)
+  weight = normal(rng, columns)
   d_x, d_weight = gradients(x, weight, d_out, eps=0.0)
   exact = reference.rms_norm_gradients(
     *(np.asarray(a, np.float64) for a in (x, weight, d_out)), eps=0.0
@@ -110,16 +113,21 @@ def test_a_row_has_the_same_bits_wherever_it_begins(cores, rng):
 
 
 @pytest.mark.parametrize(
-  ("columns", "members"),
-  [(128, 1), (704, 1), (4096, 1), (5000, 1), (6144, 1), (6152, 2), (11008, 2), (16384, 2)],
-)
-def test_a_thread_has_the_same_columns_of_every_row(columns, members):
+  ("columns", "blocks", "members"),
+  [
+    (128, 1, 1), (704, 1, 1), (4096, 1, 1), (5000, 1, 1), (6144, 1, 1), (6152, 1, 2), (6272, 2, 1),
+    (11008, 2, 1), (11072, 1, 2), (12288, 2, 1), (12416, 1, 2), (16384, 1, 2),
+  ],
+)  # fmt: skip
+def test_a_thread_has_the_same_columns_of_every_row(columns, blocks, members):
+  assert hopper_rms_gradient.blocks_of(columns) == blocks
   share = hopper_rms_gradient.share_of(columns)
   assert share.fixed
   assert share.members == members
-  assert share.stored - columns < members * share.piece
+  assert share.columns * blocks == columns
+  assert share.stored - share.columns < members * share.piece
   # the last member has some
-  assert (members - 1) * share.pieces * share.piece < columns
+  assert (members - 1) * share.pieces * share.piece < share.columns
   shifts = {row * columns % 64 for row in range(64)}
   if columns % 64:
     assert max(shifts) <= share.most_shift
@@ -131,12 +139,46 @@ def test_a_thread_has_the_same_columns_of_every_row(columns, members):
 @pytest.mark.parametrize(
   ("columns", "expected"),
   [
-    (16384, 3), (12288, 4), (11008, 4), (6144, 6), (5120, 8), (5000, 8), (64, 8),
+    (16384, 3), (12288, 8), (11072, 4), (11008, 8), (6144, 8), (5120, 8), (5000, 8), (64, 8),
     (16392, 0), (5004, 0), (111, 0), (56, 0), (0, 0),
   ],
 )  # fmt: skip
 def test_the_ring_has_two_stages_for_each_group_or_none(columns, expected):
   assert hopper_rms_gradient.stages(columns, shared_bytes=H200_SHARED_BYTES) == expected
+
+
+@runs_hopper
+@pytest.mark.parametrize(
+  ("rows", "columns", "expected"),
+  [
+    (1024, 12288, (2, 64, 6144)),  # 16 halves of rows for every block
+    (1024, 11008, (2, 64, 5632)),  # with zeros beyond the end of a half
+    (1024, 16384, (1, 128, 16384)),
+    (7239, 12288, (2, 66, 6144)),
+    (7239, 4096, (1, 132, 4096)),
+    (1, 12288, (2, 1, 6144)),
+  ],
+)
+def test_blocks_that_share_rows_have_half_of_the_sums(rows, columns, expected, monkeypatch):
+  found = []
+  merge = hopper_rms_gradient.portable_rms_gradient.merge
+
+  def seen(partial, *args, **options):
+    found.append(partial.shape)
+    return merge(partial, *args, **options)
+
+  monkeypatch.setattr(hopper_rms_gradient.portable_rms_gradient, "merge", seen)
+
+  def run(x, weight, d_out):
+    one = request(name=None).spec
+    return hopper_rms_gradient.run(one, x, weight, d_out, cores=132, shared_bytes=H200_SHARED_BYTES)
+
+  x, weight = (
+    jax.ShapeDtypeStruct((1, one, columns), jnp.bfloat16) for one in (rows, 1)
+  )  # fmt: skip
+  d_x, d_weight = jax.eval_shape(run, x, weight, x)
+  assert found == [expected]
+  assert (d_x.shape, d_weight.shape) == (x.shape, weight.shape)
 
 
 def test_a_coarse_power_leaves_squares_in_range():

@@ -402,6 +402,7 @@ def test_rms_gradients_of_many_programs_and_of_long_rows(name, longest, cores, m
     (8, 300, 5, (8, 128)),  # few sums of many columns
     (8, 111, 132, (8, 32)),
     (132, 50, 132, (256, 32)),
+    (64, 300, 5, (64, 32)),
   ],
 )
 def test_partial_sums_are_added_up_in_any_block(programs, columns, cores, block, rng):
