@@ -24,7 +24,7 @@ not resident at once: 55 us of 1024 x 12288.)
 Rows that are no whole lines are shifted, as those of `hopper_rows` are, and so are their
 gradients: copied and stored by whole lines all the same.
 
-On an H200, with the result, us: 1024 x 12288 takes 35.1, where two warpgroups of a block share a
+On an H200, with the result, us: 1024 x 12288 takes 35.5, where two warpgroups of a block share a
 row 37.3, and of blocks of a cluster half of one 38.7; where each warpgroup had rows and a sum of
 its own 40.5, with the first rows first 1.5 more; 7239 x 12288 takes 219, 222 where two warpgroups
 share a row, where L2 was not told to keep rows 4 more; 7239 x 5000 takes 92, in the portable
