@@ -24,12 +24,11 @@ _NUMBER = plgpu.Layout.WG_SPLAT(())
 _WORDS = 2
 # For which a waiting thread sleeps at most before it looks again, as in Mosaic's own waits.
 _PATIENCE_NS = 10_000_000
-# ptxas makes a constant of it.
-_POLICY = "createpolicy.fractional.L2::evict_last.b64 $0, 1.0;"
-_COPY = (
-  "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-  " [$0], [$1], $2, [$3], $4;"
-)
+# Of lines that L2 keeps longer than others; ptxas makes a constant of it.
+KEPT = "createpolicy.fractional.L2::evict_last.b64 $0, 1.0;"
+_COPY = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
+_PLAIN = f"{_COPY} [$0], [$1], $2, [$3];"
+_HINTED = f"{_COPY}.L2::cache_hint [$0], [$1], $2, [$3], $4;"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Arrivals:
       i32 = ir.IntegerType.get_signless(32)
       one_thread = mgpu_utils.single_thread_predicate()
       for stage in range(self.num_stages):
-        barrier = _barrier(words, mgpu_utils.c(stage, i32))
+        barrier = barrier_of(words, mgpu_utils.c(stage, i32))
         nvvm.mbarrier_init(barrier, mgpu_utils.c(1, i32), predicate=one_thread)
       # copies are of another proxy
       nvvm.fence_mbarrier_init()
@@ -79,21 +78,9 @@ class Arrivals:
                                   plgpu.RefType(), _NUMBER))  # fmt: skip
     def copied(_: Any, *arguments: Any) -> None:
       *parts, words, stage = arguments
-      i32, i64 = (ir.IntegerType.get_signless(bits) for bits in (32, 64))
-      barrier = _barrier(words, stage.registers.flat[0])
-      sizes = [_bytes(there) for there in parts[1::2]]
-      pointers = [mgpu_utils.memref_ptr(part) for part in parts]
-      policy: Any = llvm.inline_asm(i64, [], _POLICY, "=l")
+      barrier = barrier_of(words, stage.registers.flat[0])
       with mgpu_utils.when(mgpu_utils.single_thread_predicate(mgpu_utils.ThreadSubset.WARPGROUP)):
-        nvvm.mbarrier_arrive_expect_tx(barrier, mgpu_utils.c(sum(sizes), i32))
-        for source, there, size in zip(pointers[::2], pointers[1::2], sizes, strict=True):
-          llvm.inline_asm(
-            ir.Type.parse("!llvm.void"),
-            [there, source, mgpu_utils.c(size, i32), barrier, policy],
-            _COPY,
-            "l,l,r,l,l",
-            has_side_effects=True,
-          )
+        issue(parts, barrier, KEPT)
 
     flat = [part for pair in copies for part in pair]
     copied(*flat, self.words, jnp.asarray(stage, jnp.int32))
@@ -103,7 +90,7 @@ class Arrivals:
 
     @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), _NUMBER, _NUMBER))
     def waited(_: Any, words: Any, stage: Any, parity: Any) -> None:
-      barrier = _barrier(words, stage.registers.flat[0])
+      barrier = barrier_of(words, stage.registers.flat[0])
       i32 = ir.IntegerType.get_signless(32)
       patience = mgpu_utils.c(_PATIENCE_NS, i32)
       nvvm.mbarrier_try_wait_parity(barrier, parity.registers.flat[0], patience)
@@ -143,7 +130,31 @@ def started_ring(num_stages: int, full: Any, empty: Any, *, kept: bool) -> Stage
   return KeptRing(num_stages, arrivals, empty)
 
 
-def _barrier(words: Any, stage: Any) -> Any:
+def issue(parts: Sequence[Any], barrier: Any, policy: str | None) -> None:
+  """In MLIR, by the thread that runs it: copies, and their arrival at a barrier.
+
+  Args:
+    parts: Of each copy a part of global memory and where in shared memory, memrefs of one size,
+      contiguous, at places that are multiples of 16 bytes.
+    barrier: Its address.
+    policy: What L2 is told of the source, e.g. `KEPT`; None: nothing.
+  """
+  i32, i64 = (ir.IntegerType.get_signless(bits) for bits in (32, 64))
+  sizes = [_bytes(there) for there in parts[1::2]]
+  pointers = [mgpu_utils.memref_ptr(part) for part in parts]
+  hint: list[Any] = [] if policy is None else [llvm.inline_asm(i64, [], policy, "=l")]
+  nvvm.mbarrier_arrive_expect_tx(barrier, mgpu_utils.c(sum(sizes), i32))
+  for source, there, size in zip(pointers[::2], pointers[1::2], sizes, strict=True):
+    llvm.inline_asm(
+      ir.Type.parse("!llvm.void"),
+      [there, source, mgpu_utils.c(size, i32), barrier, *hint],
+      _HINTED if hint else _PLAIN,
+      "l,l,r,l" + ",l" * len(hint),
+      has_side_effects=True,
+    )
+
+
+def barrier_of(words: Any, stage: Any) -> Any:
   """The address of a stage's barrier."""
   i64 = ir.IntegerType.get_signless(64)
   return mgpu_utils.getelementptr(mgpu_utils.memref_ptr(words), [stage], i64)

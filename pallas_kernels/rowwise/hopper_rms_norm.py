@@ -1,13 +1,11 @@
 """rms_norm on Hopper: rows by TMA, read once (Pallas Mosaic GPU).
 
-As `row_stream` says, of a row
+By blocks of a row each where that is quicker, see `hopper_norm_blocks`. Else, as `row_stream` says,
+of a row
 
     x, x + residual    from shared memory into registers; the sum to global memory
     Σ x²               exchanged by the warps of the group
     results            from registers, and weights in shared memory, to global memory
-
-Where the sum of squares says that some may have overflowed or vanished, the row,
-which is still in registers, is gone through again with a power of two.
 
 Rows that are no whole lines are shifted, as those of `hopper_rows` are, so that they are
 copied by whole lines. A thread has the same columns of every row all the same, or the
@@ -16,18 +14,15 @@ take an H200 320 us so, as they come 352, in the portable kernel 345.
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import sharding
-from pallas_kernels.rowwise import inverse_rms, row_numbers, row_stream
-from pallas_kernels.rowwise.inverse_rms import InverseRms
+from pallas_kernels.rowwise import hopper_norm_blocks, row_inverse, row_numbers, row_stream
 from pallas_kernels.rowwise.row_stream import COPIED_COLUMNS, RowStream, Turn
 from pallas_kernels.rowwise.specs import Blocks, Part, RmsNorm
 
@@ -101,32 +96,20 @@ class _Kernel:
       for start, block in pieces:
         # rounded to it before: exact
         share.store(block.astype(dtype), summed.at[turn.row], start)
-    inverse = self._inverse(turn, kept)
+    square = row_numbers.square_sum(share, kept, turn.member, turn.exchange.at[0], turn.meet)
+    inverse = row_inverse.of_row(
+      share,
+      square,
+      lambda: kept,
+      eps=self.spec.eps,
+      member=turn.member,
+      exchange=turn.exchange,
+      meet=turn.meet,
+    )
     for start, block in pieces:
       part = Part(block, (share.load(weights, start),))
       (found,) = self.spec.finish(part, [inverse], self.stream.arithmetic())
       share.store(found, results[0].at[turn.row], start)
-
-  def _inverse(self, turn: Turn, kept: list[jax.Array]) -> InverseRms:
-    """The inverse root of the row's mean square."""
-    share, eps = self.stream.share, self.spec.eps
-    mean = 1.0 / share.columns
-
-    def square_sum(pieces: list[jax.Array]) -> jax.Array:
-      return row_numbers.square_sum(share, pieces, turn.member, turn.exchange.at[0], turn.meet)
-
-    square = square_sum(kept)
-
-    def at_once() -> tuple[jax.Array, jax.Array]:
-      return jnp.ones_like(square), lax.rsqrt(square * mean + eps)
-
-    def of_any() -> tuple[jax.Array, jax.Array]:
-      largest = row_numbers.largest(share, kept, turn.member, turn.exchange.at[1], turn.meet)
-      power = inverse_rms.coarse_power(jnp.maximum(largest, math.sqrt(eps)))
-      scaled = square_sum([x * power for x in kept])
-      return power, lax.rsqrt(scaled * mean + (power * eps) * power)
-
-    return InverseRms(*lax.cond(inverse_rms.is_plain(square, eps=eps), at_once, of_any))
 
 
 def run(
@@ -153,16 +136,20 @@ def run(
   """
   like = matrices[0]
   _, rows, columns = like.shape
+  kept = row_stream.are_kept(matrices, l2_bytes=l2_bytes)
+  weight = weight.astype(_stored_weight(spec))
+  share = hopper_norm_blocks.share_of(columns, is_kept=kept, interpreted=interpret is not None)
+  if share is not None:
+    return hopper_norm_blocks.run(spec, matrices, weight, share, is_kept=kept, interpret=interpret)
   stream = RowStream.create(
     columns,
     rows=rows,
     cores=cores,
     shared_bytes=shared_bytes,
     interpreted=interpret is not None,
-    kept=row_stream.are_kept(matrices, l2_bytes=l2_bytes),
+    kept=kept,
     **_options(spec, columns, shared_bytes),
   )
-  weight = weight.astype(_stored_weight(spec))
   found = plgpu.kernel(
     _Kernel(spec, stream).body,
     out_type=tuple(

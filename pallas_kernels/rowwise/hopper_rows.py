@@ -24,9 +24,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import sharding
-from pallas_kernels.rowwise import hopper_row_blocks, row_numbers, row_stream
+from pallas_kernels.rowwise import hopper_row_blocks, row_encoding, row_numbers, row_stream
 from pallas_kernels.rowwise.arithmetic import Arithmetic
-from pallas_kernels.rowwise.mosaic_arithmetic import is_ordinary
 from pallas_kernels.rowwise.row_stream import RowStream, Turn
 from pallas_kernels.rowwise.specs import Blocks, Part, RowCodes
 
@@ -70,19 +69,27 @@ class _Kernel:
   def _encode(self, turn: Turn, values: list[jax.Array], codes: Any, scales: Any) -> None:
     """Stores a member's codes of a row, and one member its scale."""
     spec, share, exact = self.spec, self.stream.share, self.stream.arithmetic()
-    largest, finite = row_numbers.largest_magnitude(
-      share, values, turn.member, turn.exchange, turn.meet
-    )
-    scale = spec.settle(0, (largest,), columns=share.columns, arithmetic=exact)
 
-    def write(arithmetic: Arithmetic) -> None:
+    def largest(values: list[jax.Array], slot: int) -> jax.Array:
+      return row_numbers.largest(share, values, turn.member, turn.exchange.at[slot], turn.meet)
+
+    def of_finite() -> jax.Array:
+      return largest([jnp.where(jnp.abs(x) < jnp.inf, x, 0.0) for x in values], 1)
+
+    def write(scale: jax.Array, arithmetic: Arithmetic) -> None:
       for start, block in zip(share.starts(turn.member), values, strict=True):
         (found,) = spec.finish(Part(block, ()), [scale], arithmetic)
         share.store(found, codes.at[turn.row], start, turn.shift)
 
-    ordinary = finite & is_ordinary(scale)
-    pl.when(ordinary)(lambda: write(self.stream.arithmetic(ordinary=True)))
-    pl.when(jnp.logical_not(ordinary))(lambda: write(exact))
+    scale = row_encoding.encode(
+      spec,
+      largest(values, 0),
+      columns=share.columns,
+      exact=exact,
+      of_finite=of_finite,
+      write=lambda scale: write(scale, self.stream.arithmetic(ordinary=True)),
+      write_any=lambda scale: write(scale, exact),
+    )
 
     @pl.when(turn.member == 0)
     def _scale() -> None:
@@ -118,7 +125,7 @@ def run(
     columns, matrices=len(matrices), interpreted=interpret is not None
   )
   if share is not None:
-    return hopper_row_blocks.run(spec, matrices, share, interpret=interpret)
+    return hopper_row_blocks.run(spec, matrices, share, l2_bytes=l2_bytes, interpret=interpret)
   stream = RowStream.create(
     columns,
     matrices=len(matrices),

@@ -91,9 +91,13 @@ class Share:
     """Register layout of one number that every thread has."""
     return plgpu.Layout.WG_SPLAT(())
 
+  def start(self, index: Any, member: Any) -> Any:
+    """First column of a member's piece of this index."""
+    return (index * self.members + member) * self.piece
+
   def starts(self, member: Any) -> list[Any]:
     """First columns of a member's pieces."""
-    return [(i * self.members + member) * self.piece for i in range(self.pieces)]
+    return [self.start(index, member) for index in range(self.pieces)]
 
   def shift(self, row: Any) -> Any:
     """Columns before the row of this number in its shared memory: those before it in its first
@@ -120,12 +124,23 @@ class Share:
     return [self.within(i, x, starts[i], shift) for i, x in enumerate(pieces)]
 
   def within(self, index: int, block: jax.Array, start: Any, shift: Any) -> jax.Array:
-    """A member's piece of this index, float32, 0 where memory goes beyond a row whose pieces begin
-    where lines do."""
+    """A member's piece of this index, float32, 0 where memory goes beyond the row.
+
+    Args:
+      index: Of the piece.
+      block: The piece.
+      start: Its first column.
+      shift: `shift` of a row whose pieces begin where lines do, else 0.
+    """
+    before = 0 if self.fixed else self.most_shift
     across = self.members * self.piece
-    if index * across >= self.most_shift and (index + 1) * across <= self.columns:
+    if index * across >= before and (index + 1) * across <= self.columns:
       return block
     return self._within(block, start, shift)
+
+  def of_any(self, block: jax.Array, start: Any, shift: Any) -> jax.Array:
+    """`within` of a piece of any index."""
+    return block if self.columns == self.stored else self._within(block, start, shift)
 
   def _within(self, block: jax.Array, start: Any, shift: Any) -> jax.Array:
     """A piece, 0 beyond the row."""
@@ -178,41 +193,77 @@ class Share:
     if self.interpreted:
       return at[...].astype(jnp.float32)
     narrow = jnp.dtype(row.dtype)
-    kept = jnp.dtype(jnp.float32) if narrow == jnp.bfloat16 else narrow
+    size = self.vector * narrow.itemsize
 
     @plgpu.inline_mgpu(
       arg_types=(plgpu.RefType(),),
-      return_type=plgpu.ShapeDtypeStruct((self.piece,), kept, layout=self.block),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), narrow, layout=self.block),
     )
     def loaded(_: Any, shared: Any) -> Any:
-      i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
-      element = ir.MemRefType(shared.type).element_type
-      size = self.vector * narrow.itemsize
       # LLVM does not see how a row that is shifted is aligned, and would load 2 bytes at once
       words = llvm.load(
-        ir.VectorType.get((size // 4,), i32),
+        ir.VectorType.get((size // 4,), ir.IntegerType.get_signless(32)),
         self._place(shared),
         alignment=min(size, _LARGEST_ACCESS_BYTES),
       )
-      if kept == narrow:
-        register = vector.bitcast(ir.VectorType.get((self.vector,), element), words)
-      else:
-        # the upper half in one instruction; a conversion of its own takes two
-        elements = []
-        for i in range(self.vector // 2):
-          pair = vector.extract(words, dynamic_position=[], static_position=[i])
-          halves = (
-            arith.shli(pair, mgpu_utils.c(16, i32)),
-            arith.andi(pair, mgpu_utils.c(-(1 << 16), i32)),
-          )
-          elements += [arith.bitcast(f32, half) for half in halves]
-        register = vector.from_elements(ir.VectorType.get((self.vector,), f32), elements)
-      layout = mgpu.WGStridedFragLayout((self.piece,), self.vector)
-      return mgpu.FragmentedArray(
-        _registers=np.array([register], dtype=object), _layout=layout, _is_signed=None
-      )
+      return self._of_register(vector.bitcast(self._narrow(shared), words))
 
-    return loaded(at).astype(jnp.float32)
+    return self.wide(loaded(at))
+
+  def load_global(self, row: Any, index: int, start: Any) -> jax.Array:
+    """A member's piece of this index of a vector in global memory, by way of L1, in its dtype.
+
+    Behind the vector's end any numbers. Compiled alone.
+    """
+    narrow = jnp.dtype(row.dtype)
+    size = self.vector * narrow.itemsize
+
+    @plgpu.inline_mgpu(
+      arg_types=(plgpu.RefType(), self.number),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), narrow, layout=self.block),
+    )
+    def loaded(_: Any, row: Any, first: Any) -> Any:
+      i32, i64 = (ir.IntegerType.get_signless(bits) for bits in (32, 64))
+      column, _ = self._column(first)
+      if (index + 1) * self.members * self.piece > self.columns:
+        column = arith.minui(column, mgpu_utils.c(self.columns - self.vector, i32))
+      place = mgpu_utils.getelementptr(
+        mgpu_utils.memref_ptr(row),
+        [arith.extui(i64, column)],
+        ir.IntegerType.get_signless(8 * narrow.itemsize),
+      )
+      words = llvm.load(
+        ir.VectorType.get((size // 4,), i32), place, alignment=min(size, _LARGEST_ACCESS_BYTES)
+      )
+      return self._of_register(vector.bitcast(self._narrow(row), words))
+
+    return loaded(row, jnp.asarray(start, jnp.int32))
+
+  def wide(self, block: jax.Array) -> jax.Array:
+    """A piece as float32."""
+    if self.interpreted or block.dtype != jnp.bfloat16:
+      return block.astype(jnp.float32)
+
+    @plgpu.inline_mgpu(
+      arg_types=(self.block,),
+      return_type=plgpu.ShapeDtypeStruct((self.piece,), jnp.float32, layout=self.block),
+    )
+    def widened(_: Any, block: Any) -> Any:
+      # the upper half in one instruction; a conversion of its own takes two
+      i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
+      (register,) = block.registers.flat
+      words = vector.bitcast(ir.VectorType.get((self.vector // 2,), i32), register)
+      elements = []
+      for i in range(self.vector // 2):
+        pair = vector.extract(words, dynamic_position=[], static_position=[i])
+        halves = (
+          arith.shli(pair, mgpu_utils.c(16, i32)),
+          arith.andi(pair, mgpu_utils.c(-(1 << 16), i32)),
+        )
+        elements += [arith.bitcast(f32, half) for half in halves]
+      return self.of_elements(elements)
+
+    return widened(block)
 
   def store_shared(self, block: jax.Array, row: Any, start: Any) -> None:
     """A piece of numbers of 16 or 32 bits to shared memory, all of it."""
@@ -285,6 +336,10 @@ class Share:
   def of_elements(self, elements: Sequence[Any]) -> Any:
     """A piece of which a thread has these float32 numbers."""
     register = vector.from_elements(ir.VectorType.get((self.vector,), ir.F32Type.get()), elements)
+    return self._of_register(register)
+
+  def _of_register(self, register: Any) -> Any:
+    """A piece of which a thread has this vector."""
     layout = mgpu.WGStridedFragLayout((self.piece,), self.vector)
     return mgpu.FragmentedArray(
       _registers=np.array([register], dtype=object), _layout=layout, _is_signed=None

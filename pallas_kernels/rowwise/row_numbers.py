@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -35,6 +34,18 @@ def larger(share: Share, found: jax.Array, block: jax.Array) -> jax.Array:
   """The larger of each number and |x|, of a NaN the number; float32 pieces."""
   if share.interpreted:
     return jnp.fmax(found, jnp.abs(block))
+  return _taken(share, LARGER_MAGNITUDE, found, block)
+
+
+def plus_squares(share: Share, found: jax.Array, block: jax.Array) -> jax.Array:
+  """Each number and x², in one rounding; float32 pieces."""
+  if share.interpreted:
+    return found + block * block
+  return _taken(share, _PLUS_SQUARE, found, block)
+
+
+def _taken(share: Share, take: str, found: jax.Array, block: jax.Array) -> jax.Array:
+  """What an instruction makes of each number, $1, and x, $2."""
 
   @plgpu.inline_mgpu(
     arg_types=(share.block, share.block),
@@ -49,43 +60,23 @@ def larger(share: Share, found: jax.Array, block: jax.Array) -> jax.Array:
       ]
       for i in range(share.vector)
     ]
-    return share.of_elements(
-      [llvm.inline_asm(f32, pair, LARGER_MAGNITUDE, "=f,f,f") for pair in pairs]
-    )
+    return share.of_elements([llvm.inline_asm(f32, pair, take, "=f,f,f") for pair in pairs])
 
   return taken(found, block)
-
-
-def largest_magnitude(
-  share: Share, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any = None
-) -> tuple[jax.Array, jax.Array]:
-  """max |x| over the finite numbers of a row, 0 where there are none; whether it has no infinity.
-
-  Both are single numbers, the same in every thread. A maximum that passes over
-  NaNs is one instruction a number; where it finds an infinity the row is gone
-  through again.
-
-  Args:
-    pieces: A member's, float32.
-    member: Which it is.
-    scratch: Shared memory [2, warps] of the group, which no other call uses
-      before the members have met once more.
-    meet: A barrier with an arrival for each member; the interpreter's alone.
-  """
-  found = largest(share, pieces, member, scratch.at[0], meet)
-  finite = found < jnp.inf
-
-  def again() -> jax.Array:
-    kept = [jnp.where(jnp.abs(x) < jnp.inf, x, 0.0) for x in pieces]
-    return largest(share, kept, member, scratch.at[1], meet)
-
-  return lax.cond(finite, lambda: found, again), finite
 
 
 def largest(
   share: Share, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any
 ) -> jax.Array:
-  """max |x| over the numbers of a row that are no NaN, or 0; arguments of `largest_magnitude`."""
+  """max |x| over the numbers of a row that are no NaN, or 0: the same in every thread.
+
+  Args:
+    pieces: A member's, float32.
+    member: Which it is.
+    scratch: Shared memory [warps] of the group, which no other call uses before the members
+      have met once more.
+    meet: A barrier with an arrival for each member; the interpreter's alone.
+  """
   if share.interpreted:
     magnitudes = [jnp.where(x == x, jnp.abs(x), 0.0) for x in pieces]
     found = jnp.max(functools.reduce(jnp.maximum, magnitudes))
@@ -106,19 +97,26 @@ def largest_of_warp(mine: Any) -> Any:
 def square_sum(
   share: Share, pieces: Sequence[jax.Array], member: Any, scratch: Any, meet: Any = None
 ) -> jax.Array:
-  """Σ x² over the row, in an order that its columns fix; arguments of `largest_magnitude`."""
+  """Σ x² over the row, in an order that its columns fix; arguments of `largest`."""
   if share.interpreted:
     found = jnp.sum(functools.reduce(jnp.add, [x * x for x in pieces]))
     return functools.reduce(jnp.add, _interpreted(share, found, member, scratch, meet))
+  return _exchanged(share, pieces, scratch, _PLUS_SQUARE, SUM, _sum_of_a_warp)
 
-  def of_a_warp(mine: Any) -> Any:
-    distance = LANES // 2
-    while distance:
-      mine = arith.addf(mine, mgpu_utils.shfl_bfly(mine, distance))
-      distance //= 2
-    return mine
 
-  return _exchanged(share, pieces, scratch, _PLUS_SQUARE, SUM, of_a_warp)
+def total(share: Share, piece: jax.Array, member: Any, scratch: Any, meet: Any = None) -> jax.Array:
+  """The sum of what each member has; of `plus_squares` it is `square_sum`. Arguments likewise."""
+  if share.interpreted:
+    return functools.reduce(jnp.add, _interpreted(share, jnp.sum(piece), member, scratch, meet))
+  return _exchanged(share, [piece], scratch, SUM, SUM, _sum_of_a_warp)
+
+
+def _sum_of_a_warp(mine: Any) -> Any:
+  distance = LANES // 2
+  while distance:
+    mine = arith.addf(mine, mgpu_utils.shfl_bfly(mine, distance))
+    distance //= 2
+  return mine
 
 
 def products(
@@ -128,7 +126,7 @@ def products(
 
   Args:
     pairs: Pieces of a, and as many of b.
-    member: As of `largest_magnitude`.
+    member: As of `largest`.
     scratch: Shared memory [pairs, warps] of the group; else likewise.
     meet: Likewise.
   """

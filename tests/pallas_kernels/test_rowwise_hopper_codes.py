@@ -249,7 +249,7 @@ def test_a_row_is_shared_by_few_warpgroups(columns, members, vector):
     (4096, 2, (1, 8)),
     (8192, 2, (2, 8)),
     (11008, 2, (2, 4)),
-    (12288, 2, (3, 8)),  # pieces of three divide it
+    (12288, 2, (2, 8)),
     (12280, 2, (4, 4)),  # with the room before a row
     (16384, 2, (4, 8)),
     (12288, 1, (1, 8)),

@@ -20,7 +20,7 @@ from rowwise_cases import (
 
 import reference
 from pallas_kernels import RowConfig, device, explain
-from pallas_kernels.rowwise import hopper_rms_norm
+from pallas_kernels.rowwise import hopper_norm_blocks, hopper_rms_norm, row_stream
 from pallas_kernels.rowwise.specs import RmsNorm
 
 pytestmark = HOPPER_MARKS
@@ -61,6 +61,22 @@ def test_a_row_has_the_same_bits_wherever_it_begins(columns, residual, cores, rn
   outs = rms_norm(x, weight, residual=x if residual else None, implementation=HOPPER)
   for out in outs if residual else (outs,):
     np.testing.assert_array_equal(*arrays(out, jnp.tile(out[:1], (5, 1))))
+
+
+@runs_hopper
+@pytest.mark.parametrize(("columns", "residual"), [(1024, True), (6152, True), (7168, False)])
+def test_a_block_for_each_row_has_the_bits_of_blocks_that_stay(
+  columns, residual, cores, rng, monkeypatch
+):
+  x, weight = normal(rng, 5, columns), normal(rng, columns)
+  x = x.at[1].multiply(2.0**70)  # with a power of two
+  outs = []
+  for is_kept in (True, False):
+    monkeypatch.setattr(row_stream, "are_kept", lambda *_, kept=is_kept, **__: kept)
+    if not is_kept:
+      monkeypatch.setattr(hopper_norm_blocks, "share_of", lambda *_, **__: None)
+    outs.append(rms_norm(x, weight, residual=x if residual else None, implementation=HOPPER))
+  jax.tree.map(lambda *pair: np.testing.assert_array_equal(*arrays(*pair)), *outs)
 
 
 @runs_hopper
