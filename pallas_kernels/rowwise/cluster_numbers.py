@@ -11,7 +11,8 @@ before it has had what the others send to it.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,11 +27,10 @@ from pallas_kernels.compat import arith, ir, llvm, nvvm, vector
 from pallas_kernels.rowwise.row_groups import Share
 from pallas_kernels.rowwise.row_numbers import (
   LARGER_MAGNITUDE,
-  PLUS_PRODUCT,
-  SUM,
   Pair,
   largest_of_warp,
   of_a_thread,
+  products_of_warp,
 )
 from pallas_kernels.rowwise.warpgroup_sums import LANES, thread_of
 
@@ -112,25 +112,14 @@ class Exchange:
       group: Of this block.
       count: Exchanges of this group before this one.
     """
-
-    def of_a_warp(registers: Iterator[Any]) -> list[Any]:
-      mine = []
-      for a, b in pairs:
-        sides = [next(registers) for _ in a], [next(registers) for _ in b]
-        mine.append(of_a_thread(list(zip(*sides, strict=True)), PLUS_PRODUCT, SUM))
-      distance = LANES // 2
-      while distance:
-        mine = [arith.addf(x, mgpu_utils.shfl_bfly(x, distance)) for x in mine]
-        distance //= 2
-      return mine
-
     pieces = [x for pair in pairs for side in pair for x in side]
+    of_a_warp = functools.partial(products_of_warp, pairs)
     return self._round(pieces, of_a_warp, arith.addf, len(pairs), group, count)
 
   def largest(self, pieces: Sequence[jax.Array], group: Any, count: Any) -> jax.Array:
     """max |x| over the numbers of a row that are no NaN, or 0; arguments of `products`."""
 
-    def of_a_warp(registers: Iterator[Any]) -> list[Any]:
+    def of_a_warp(registers: Sequence[Any]) -> list[Any]:
       mine = of_a_thread([(x,) for x in registers], LARGER_MAGNITUDE, LARGER_MAGNITUDE)
       return [largest_of_warp(mine)]
 
@@ -140,13 +129,22 @@ class Exchange:
   def _round(
     self,
     pieces: Sequence[jax.Array],
-    of_a_warp: Callable[[Iterator[Any]], list[Any]],
+    of_a_warp: Callable[[Sequence[Any]], list[Any]],
     combine: Callable[[Any, Any], Any],
     results: int,
     group: Any,
     count: Any,
   ) -> tuple[jax.Array, ...]:
-    """Results of all warps of the cluster, from what each finds in its pieces' registers."""
+    """One exchange: numbers of all of the row, of what each warp has of it.
+
+    Args:
+      pieces: A member's.
+      of_a_warp: What a warp finds in the registers of its pieces, in all of its threads.
+      combine: Of what two warps found.
+      results: Numbers, one or two.
+      group: As of `products`.
+      count: Likewise.
+    """
     share = self.share
     shape = plgpu.ShapeDtypeStruct((), jnp.float32, layout=share.number)
 
@@ -158,7 +156,7 @@ class Exchange:
     )  # fmt: skip
     def exchange(_: Any, *arguments: Any) -> Any:
       *blocks, words, found, place, parity = arguments
-      mine = of_a_warp(iter([x.registers.flat[0] for x in blocks]))
+      mine = of_a_warp([x.registers.flat[0] for x in blocks])
       barrier = _barrier(words, place.registers.flat[0])
       self._send((mine * _PAIR)[:_PAIR], found, barrier)
       i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()

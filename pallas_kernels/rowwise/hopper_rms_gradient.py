@@ -24,11 +24,12 @@ not resident at once: 55 us of 1024 x 12288.)
 Rows that are no whole lines are shifted, as those of `hopper_rows` are, and so are their
 gradients: copied and stored by whole lines all the same.
 
-On an H200, with the result, us: 1024 x 12288 takes 35.5, where two warpgroups of a block share a
-row 37.3, and of blocks of a cluster half of one 38.7; where each warpgroup had rows and a sum of
-its own 40.5, with the first rows first 1.5 more; 7239 x 12288 takes 219, 222 where two warpgroups
-share a row, where L2 was not told to keep rows 4 more; 7239 x 5000 takes 92, in the portable
-kernels 113.
+On an H200, with the result, us: 1024 x 12288 takes 35.4 and a stream of the same bytes 34.4, 1024 x
+11008 31.4 and 31.1, 7239 x 12288 212 and 231. Of 1024 x 12288 this kernel takes 20.8 and the merge
+2.2; where two warpgroups of a block share a row 21.7 and 2.9, where two of each block of a cluster
+share a half 23.6, where each warpgroup had rows and a sum of its own 22.8 and 4.3; with the first
+rows first 1.1 more. 7239 x 12288 takes 4 more where L2 is not told to keep rows; 7239 x 5000 with
+the result 90, in the portable kernels 113.
 """
 
 import dataclasses

@@ -24,7 +24,7 @@ _FIRST_BARRIER = 9
 # The larger of a number and |x|; of a NaN the number.
 LARGER_MAGNITUDE = "{ .reg .f32 a; abs.f32 a, $2; max.f32 $0, $1, a; }"
 _PLUS_SQUARE = "fma.rn.f32 $0, $2, $2, $1;"
-PLUS_PRODUCT = "fma.rn.f32 $0, $2, $3, $1;"
+_PLUS_PRODUCT = "fma.rn.f32 $0, $2, $3, $1;"
 SUM = "add.rn.f32 $0, $1, $2;"
 
 Pair = tuple[Sequence[jax.Array], Sequence[jax.Array]]
@@ -148,15 +148,7 @@ def products(
   def exchange(_: Any, *arguments: Any) -> Any:
     *blocks, shared = arguments
     i32, f32, index = ir.IntegerType.get_signless(32), ir.F32Type.get(), ir.IndexType.get()
-    registers = iter([x.registers.flat[0] for x in blocks])
-    mine = []
-    for a, b in pairs:
-      sides = [next(registers) for _ in a], [next(registers) for _ in b]
-      mine.append(of_a_thread(list(zip(*sides, strict=True)), PLUS_PRODUCT, SUM))
-    distance = LANES // 2
-    while distance:
-      mine = [arith.addf(x, mgpu_utils.shfl_bfly(x, distance)) for x in mine]
-      distance //= 2
+    mine = products_of_warp(pairs, [x.registers.flat[0] for x in blocks])
     warp = arith.index_castui(
       index, arith.divui(thread_of(share.warps * LANES), mgpu_utils.c(LANES, i32))
     )
@@ -176,6 +168,25 @@ def products(
     return tuple(found)
 
   return exchange(*(x for pair in pairs for side in pair for x in side), scratch)
+
+
+def products_of_warp(pairs: Sequence[Pair], registers: Sequence[Any]) -> list[Any]:
+  """Σ a·b over a warp's numbers of each pair, in all of its threads.
+
+  Args:
+    pairs: As of `products`.
+    registers: Those of all pieces, in the order of the pairs.
+  """
+  left = iter(registers)
+  mine = []
+  for a, b in pairs:
+    sides = [next(left) for _ in a], [next(left) for _ in b]
+    mine.append(of_a_thread(list(zip(*sides, strict=True)), _PLUS_PRODUCT, SUM))
+  distance = LANES // 2
+  while distance:
+    mine = [arith.addf(x, mgpu_utils.shfl_bfly(x, distance)) for x in mine]
+    distance //= 2
+  return mine
 
 
 def _interpreted(
