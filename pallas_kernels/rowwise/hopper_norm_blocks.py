@@ -4,11 +4,11 @@
                x + residual goes out at once, and takes the place of x
     results    from shared memory, by the inverse root and the weights, to global memory
 
-See `row_block`. H200, us, a block for each row, blocks that stay (`row_stream`), a stream of the
-same bytes where there is a residual, which others are: with a residual 65536 x 4096 499, 517 and
-504, 65536 x 5000 611, 653 and 614, 7239 x 4096 54.1, 55.2 and 54.1, 7239 x 11008 148, 153 and 149,
-7239 x 12288 165, 172 and 166; without one 65536 x 4096 246 and 260, 65536 x 5000 302 and 321,
-65536 x 12288 740 and 783, 7239 x 4096 26.1 and 27.5, 7239 x 12288 81.6 and 85.3.
+See `row_block`. H200, us, a block for each row and blocks that stay (`row_stream`): 65536 x 4096
+246 and 260, 65536 x 5000 311 and 321, 65536 x 12288 739 and 783, 7239 x 4096 26.2 and 27.5, 7239 x
+5000 33.9 and 33.2, 7239 x 12288 82.0 and 85.3; with a residual, and a stream of the same bytes,
+65536 x 4096 499, 517 and 505, 7239 x 4096 54.3, 55.2 and 54.2, by a prototype 7239 x 11008 148, 153
+and 149, 7239 x 12288 165, 172 and 166.
 
 Squares are added up in the order of `row_stream`'s kernel, `Share`'s.
 """

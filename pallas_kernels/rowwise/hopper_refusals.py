@@ -38,9 +38,9 @@ _LEAST_STREAMED = 7_000_000
 _LEAST_OF_GRADIENT = {2048: 14_000_000, 4096: 4_000_000}
 _FEWEST_OF_GRADIENT = 4
 # rms_norm likewise, whose rows L2 is told to keep where it does not hold them: 65536 x 4096 246
-# and 269, 7239 x 4096 26.3 and 28.2, 65536 x 12288 740 and 867; with a residual 65536 x 4096 499
+# and 269, 7239 x 4096 26.2 and 28.2, 65536 x 12288 739 and 867; with a residual 65536 x 4096 499
 # and 523 (a stream of the same bytes 504), 7239 x 5000 68 and 79 (67). Rows that are no whole lines
-# of 128 bytes are shifted there: 65536 x 5000 302 and 345, 7239 x 5000 33.3 and 36.1. Of what it
+# of 128 bytes are shifted there: 65536 x 5000 311 and 345, 7239 x 5000 33.9 and 36.1. Of what it
 # holds 1024 x 11008 11.6 and 12.9, but 4096 x 4096 16.6 and 16.0, 2048 x 4096 9.4 and 8.9, and
 # 2048 x 5000, not shifted, 12.1 and 11.1: with a residual whole lines only.
 _SHORTEST_NORM = 8192

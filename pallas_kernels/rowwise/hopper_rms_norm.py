@@ -9,8 +9,8 @@ of a row
 
 Rows that are no whole lines are shifted, as those of `hopper_rows` are, so that they are
 copied by whole lines. A thread has the same columns of every row all the same, or the
-order of the sum would follow from a row's number; results begin anywhere. 65536 x 5000
-take an H200 320 us so, as they come 352, in the portable kernel 345.
+order of the sum would follow from a row's number; results begin anywhere. 65536 x 5000,
+which came here then, took an H200 320 us so, as they come 352, in the portable kernel 345.
 """
 
 import dataclasses
@@ -43,9 +43,9 @@ def _options(spec: RmsNorm, columns: int, shared_bytes: int) -> dict[str, Any]:
   options: dict[str, Any] = {
     "matrices": 1 + len(spec.sum_dtypes),
     "column_bytes": _stored_weight(spec).itemsize,
-    # two rows in and two out, far apart in memory: on an H200 65536 x 4096 take 515 us with 8
-    # stages, 517 with the 12 that fit and 518 with 4; 1024 x 4096 8.91, 9.14 and 8.89, 7239 x 4096
-    # 54.8, 54.7 and 56.2
+    # two rows in and two out, far apart in memory: of rows that came here then 65536 x 4096 took an
+    # H200 515 us with 8 stages, 517 with the 12 that fit and 518 with 4; 1024 x 4096 8.91, 9.14 and
+    # 8.89, 7239 x 4096 54.8, 54.7 and 56.2
     "few": bool(spec.sum_dtypes),
   }
   shifted = {**options, "shifted": True, "fixed": True}

@@ -6,8 +6,8 @@
     codes      from shared memory to global memory
 
 See `row_block`. H200, us, of silu(gate)·up, a block for each row, a stream of the same bytes:
-1024 x 11008 15.2 and 14.8, 1024 x 12288 16.4 and 16.4, 7239 x 4096 35.0 and 36.9, 7239 x 5000 42.4
-and 45.7, 7239 x 11008 91.0 and 98.6, 7239 x 12288 101 and 109, 65536 x 4096 301 and 326, 65536 x
+1024 x 11008 15.3 and 14.9, 1024 x 12288 16.5 and 16.4, 7239 x 4096 34.8 and 36.8, 7239 x 5000 42.4
+and 45.6, 7239 x 11008 91.3 and 98.3, 7239 x 12288 101 and 109, 65536 x 4096 301 and 326, 65536 x
 12288 898 and 975. With blocks that stay (`row_stream`) it was 17.3, 18.7, 37.3, 44.9, 99, 109, 318
 and 950.
 
@@ -105,11 +105,12 @@ class _Kernel:
     def of_finite() -> jax.Array:
       def larger(index: Any, found: jax.Array) -> jax.Array:
         start = share.start(index, member)
-        values = share.of_any(again(start), start, shift)
+        values = share.of_row(again(start), start, shift)
         values = jnp.where(jnp.abs(values) < jnp.inf, values, 0.0)
         return row_numbers.larger(share, found, values)
 
-      # in a loop: pieces written out, of which an ordinary row has no use, cost it 0.1 us of 16.9
+      # in loops, here and in `write_any`: pieces written out, of which an ordinary row has no use,
+      # cost it some 0.1 us of 1024 x 12288's 16.5
       return largest(self._loop(larger, share.zeros()), 1)
 
     def put(start: Any, scale: jax.Array, arithmetic: Arithmetic) -> None:

@@ -138,10 +138,6 @@ class Share:
       return block
     return self._within(block, start, shift)
 
-  def of_any(self, block: jax.Array, start: Any, shift: Any) -> jax.Array:
-    """`within` of a piece of any index."""
-    return block if self.columns == self.stored else self._within(block, start, shift)
-
   def _within(self, block: jax.Array, start: Any, shift: Any) -> jax.Array:
     """A piece, 0 beyond the row."""
     if self.interpreted:
@@ -183,9 +179,9 @@ class Share:
     """A piece of float32 zeros that a loop can carry."""
     return zeros((self.piece,), self.vector, interpreted=self.interpreted)
 
-  def of_row(self, block: jax.Array, start: Any) -> jax.Array:
-    """A piece that begins at a column of a row, 0 beyond the row's end."""
-    return block if self.columns == self.stored else self._within(block, start, 0)
+  def of_row(self, block: jax.Array, start: Any, shift: Any = 0) -> jax.Array:
+    """`within` of a piece of any index."""
+    return block if self.columns == self.stored else self._within(block, start, shift)
 
   def load(self, row: Any, start: Any) -> jax.Array:
     """A piece of a row in shared memory, as float32."""
