@@ -55,13 +55,18 @@ _FEWEST_NARROW_PART_STEPS = 2
 # Outputs of a consumer warpgroup of the largest default tiles on Hopper: 128 accumulator
 # registers a thread. 192 fit in the register file and are left to tuning.
 _WGMMA_OUTPUTS = 64 * 256
-# Tiles of so many rows are three consumers', 64 rows each, with narrow staging: 768 x 4096 x 6144
-# on an H200 takes 49.1 us in one wave of 192 x 192, 63.0 in two of 128 x 192; 333 x 4096 x 14336
-# takes 65.4 in tiles of 192 x 128, 69.6 where two consumers share their columns.
+# Tiles of so many rows are three consumers', 64 rows each: 768 x 4096 x 6144 on an H200 takes
+# 49.1 us in one wave of 192 x 192, 63.0 in two of 128 x 192; 333 x 4096 x 14336 takes 65.4 in
+# tiles of 192 x 128, 69.6 where two consumers share their columns. Two products of 384 x 4096 x
+# 4096 take 35.1 us in 192 x 64, 42.8 in 128 x 128; of 192 x 4096 x 12288 68.5 in 192 x 128, 77.5
+# in 64 x 128.
 _THREE_CONSUMER_ROWS = 3 * warp_specialized.WGMMA_ROWS
-# Wider ones of a product are for one wave. In more they are slower than 128 x 256 by the model and
-# unmeasured, and float32 sums cost what a full wave saves: 384 x 4096 x 6144 takes 33.2 to 33.8 us
-# in two parts of 192 x 192, 31.6 to 32.4 unsplit in 96 tiles of 128 x 192.
+# Wider ones are for one wave of a product, with narrow staging. In more waves they are slower than
+# 128 x 256 by the model and unmeasured, and float32 sums cost what a full wave saves: 384 x 4096 x
+# 6144 takes 33.2 to 33.8 us in two parts of 192 x 192, 31.6 to 32.4 in 96 tiles of 128 x 192.
+# Others of a product are for one row of tiles: 768 x 4096 x 4096 takes 36.3 us in 192 x 128, 34.2
+# in 128 x 192. In parts those of 128 columns are as quick, those of 64 are not: 192 x 4096 x 1024
+# takes 8.5 us in eight, 8.7 in four of 128 x 64; 384 x 4096 x 1024 10.3 in four, 9.4 in 64 x 64.
 _THREE_CONSUMER_COLUMNS = 128
 
 
@@ -108,12 +113,14 @@ def candidates(
         continue
       if problem.m < problem.n and group_m < min(ceil_div(problem.m, block_m), _GROUPS[-1]):
         continue
-      if _leaves_one_consumer(problem, block_m):
+      if _leaves_one_consumer(problem, block_m) or _copies_eights(problem, depth):
         continue
       config = _completed(problem, config)
       if _leaves_the_menu(problem, config, device.sm_count):
         continue
       yield from _splits(problem, config, device.sm_count)
+      if _low_of_three(problem, config):
+        continue
     elif narrow and config.group_m == 1:
       assert isinstance(device, GpuProfile)
       yield from _splits(problem, config, device.sm_count, fewest_steps=_FEWEST_NARROW_PART_STEPS)
@@ -136,6 +143,8 @@ def _splits(
 ) -> Iterator[MatmulConfig]:
   """The tile with K in parts, where C alone has too few tiles for the device."""
   if problem.products > 1 or _wide_of_three(config):
+    return
+  if _low_of_three(problem, config) and config.block_n < _THREE_CONSUMER_COLUMNS:
     return
   tiles = _tiles(problem, config)
   steps = ceil_div(problem.k, config.block_k)
@@ -195,7 +204,14 @@ def _leaves_the_menu(problem: MatmulProblem, config: MatmulConfig, cores: int) -
 
 def _wide_of_three(config: MatmulConfig) -> bool:
   """Whether it is a tile of three consumers that is for one wave of whole K."""
-  return config.num_consumer_warpgroups == 3 and config.block_n > _THREE_CONSUMER_COLUMNS
+  three = config.num_consumer_warpgroups == 3
+  return three and config.block_n > _THREE_CONSUMER_COLUMNS
+
+
+def _low_of_three(problem: MatmulProblem, config: MatmulConfig) -> bool:
+  """Whether it is a tile of three consumers that is for one row of tiles of one product."""
+  three = config.num_consumer_warpgroups == 3 and problem.products == 1
+  return three and config.block_n <= _THREE_CONSUMER_COLUMNS and problem.m > config.block_m
 
 
 def _leaves_one_consumer(problem: MatmulProblem, block_m: int) -> bool:
@@ -212,16 +228,26 @@ def _leaves_one_consumer(problem: MatmulProblem, block_m: int) -> bool:
   )
 
 
+def _copies_eights(problem: MatmulProblem, depth_bytes: int) -> bool:
+  """Whether rows of A past what one tile of two wgmmas has would be copied eight at a time.
+
+  Rows that are no multiple of 8 are copied by one instruction only where a step is one
+  swizzle span deep. 333 x 4096 x 1024 on an H200 takes 11.8 us in tiles of 64 x 64 two spans
+  deep, 384 x 4096 x 1024 9.4; in four parts of 128 x 128 tiles one span deep 10.8.
+  """
+  odd = problem.m % 8 > 0 and problem.m > 2 * warp_specialized.WGMMA_ROWS
+  return odd and dtypes.size_bytes(problem.dtype) == 2 and depth_bytes > _WGMMA_K_BYTES[0]
+
+
 def _completed(problem: MatmulProblem, config: MatmulConfig) -> MatmulConfig:
   """The tile with the fields that the default does not suit.
 
-  Three consumers of 192 rows of a 16-bit product; one where there are two products
-  and rows for one only, or where two would split a swizzle span of B. Narrow
-  sub-tiles in the epilogue where there is an activation, or staging for three.
+  Three consumers of 192 rows of 16 bits; one where there are two products and rows
+  for one only, or where two would split a swizzle span of B. Narrow sub-tiles in the
+  epilogue where there is an activation, or a wide tile of three.
   """
-  # not measured of two products, nor of 8 bits
-  one_of_16_bits = problem.products == 1 and dtypes.size_bytes(problem.dtype) == 2
-  if config.block_m == _THREE_CONSUMER_ROWS and one_of_16_bits:
+  # not measured of 8 bits
+  if config.block_m == _THREE_CONSUMER_ROWS and dtypes.size_bytes(problem.dtype) == 2:
     config = dataclasses.replace(config, num_consumer_warpgroups=3)
   elif config.block_m < 2 * warp_specialized.WGMMA_ROWS and (
     problem.products > 1
@@ -230,8 +256,8 @@ def _completed(problem: MatmulProblem, config: MatmulConfig) -> MatmulConfig:
   ):
     config = dataclasses.replace(config, num_consumer_warpgroups=1)
   columns = warp_specialized.wgmma_columns(config)
-  three = config.num_consumer_warpgroups == 3
-  narrow = (problem.activation is not None or three) and columns % _ACTIVATED_COLUMNS == 0
+  narrow = problem.activation is not None or _wide_of_three(config)
+  narrow = narrow and columns % _ACTIVATED_COLUMNS == 0
   if not narrow or dtypes.size_bytes(problem.result_dtype) != 2:
     return config
   return dataclasses.replace(config, epilogue_block_n=_ACTIVATED_COLUMNS)

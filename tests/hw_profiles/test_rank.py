@@ -134,10 +134,36 @@ def test_a_band_has_all_rows_of_tiles_that_it_may_have(m):
     assert config.group_m >= min(-(-m // config.block_m), 8)
 
 
-def test_tiles_of_192_rows_are_three_consumers():
-  problem = hw.MatmulProblem(768, 4096, 6144)
-  tiles = hw.matmul_candidates("h200", problem, schedule="warp_specialized")
+@pytest.mark.parametrize(
+  ("shape", "whole", "in_parts"),
+  [
+    # one row of tiles; one wave of wide tiles; parts of those of 128 columns
+    ((192, 4096, 6144), {64, 128, 192, 256}, {128}),
+    ((768, 4096, 6144), {192, 256}, set()),
+    ((384, 4096, 1024), {192, 256}, {128}),
+    ((4096, 4096, 12288), set(), set()),
+  ],
+  ids=str,
+)
+def test_tiles_of_192_rows_are_three_consumers(shape, whole, in_parts):
+  tiles = hw.matmul_candidates("h200", hw.MatmulProblem(*shape), schedule="warp_specialized")
   three = [x for x in tiles if x.block_m == 192]
-  assert {x.block_n for x in three} == {64, 128, 192, 256}
-  assert {x.num_consumer_warpgroups for x in three} == {3}
-  assert all(x.block_n <= 128 for x in three if x.split_k > 1)
+  assert {x.num_consumer_warpgroups for x in three} <= {3}
+  assert {x.block_n for x in three if x.split_k == 1} == whole
+  assert {x.block_n for x in three if x.split_k > 1} == in_parts
+
+
+@pytest.mark.parametrize(
+  ("shape", "columns"), [((384, 4096, 4096), 64), ((768, 4096, 4096), 128)], ids=str
+)
+def test_two_products_are_three_consumers_where_that_fills_a_wave(shape, columns):
+  problem = hw.MatmulProblem(*shape, products=2, activation="silu", out_dtype="bfloat16")
+  config = hw.rank(problem, "h200", schedule="warp_specialized")[0].config
+  assert (config.block_m, config.block_n, config.num_consumer_warpgroups) == (192, columns, 3)
+
+
+@pytest.mark.parametrize(("m", "depths"), [(333, {64}), (336, {64, 128}), (113, {64, 128})])
+def test_odd_rows_past_one_tile_are_copied_one_span_deep(m, depths):
+  problem = hw.MatmulProblem(m, 4096, 1024)
+  tiles = hw.matmul_candidates("h200", problem, schedule="warp_specialized")
+  assert {x.block_k for x in tiles} == depths

@@ -53,6 +53,8 @@ def test_every_shape_is_inside_the_bound(implementation, m, k, n, intermediate_d
     (130, 100, 72, MatmulConfig(128, 64, 32, 2)),
     (70, 136, 104, MatmulConfig(64, 32, 64, 3, num_consumer_warpgroups=1)),
     (65, 40, 40, MatmulConfig(128, 32, 32, 1, overlap_epilogue=False)),
+    (200, 72, 136, MatmulConfig(192, 128, 32, 2, num_consumer_warpgroups=3)),
+    (135, 72, 72, MatmulConfig(192, 64, 32, 2, num_consumer_warpgroups=3, epilogue_block_n=32)),
   ],
   ids=str,
 )
