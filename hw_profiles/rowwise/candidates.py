@@ -107,11 +107,23 @@ _LEAST_SEGMENT = 512
 _MOST_SPLITS = 128
 # On SMs segments are kept, where that takes no more of them than this, and no more are offered than
 # use the cores: every further one is merged by each program that stores. H200, rms_norm, us by
-# segments: 1 x 65536 in 8 2.82, 16 2.78, 32 3.05, 64 3.98, 128 5.58; 1 x 32768 in 8 2.40, 16 2.50,
-# 1 x 131072 in 8 3.52, 16 3.24; 64 x 65536 in 4 6.18, 8 6.82, 16 8.52, 128 23.2; 1 x 2^20 in 64 of
-# 16384 6.2, 64 x 2^18 in 16 31.1, in 8 that are walked 60.7.
+# segments: 1 x 65536 in 8 2.82, 16 2.78, 32 3.05; 1 x 32768 in 8 2.40, 16 2.50, 8 x 131072 in 16
+# 3.68, 32 3.81; 64 x 65536 in 4 6.18, 8 6.82, 16 8.52; 64 x 2^18 in 16 31.1, in 8 that are walked
+# 60.7.
 _USEFUL_SPLITS = (8, 16)
 _MORE_USEFUL_FROM = 131072
+# Of one row that they divide, so that each begins at 16 bytes, as many as have so few columns, and
+# more than `_MOST_SPLITS`: 1 x 131072 in 16 2.98, 32 2.78; 1 x 2^18 in 16 3.74, 64 2.96; 1 x 2^19
+# in 32 4.03, 128 3.62; 1 x 2^20 in 64 4.34, 256 3.70; 1 x 2^21 in 128 5.51, 256 4.91, 512 5.13; 1 x
+# 2^22 in 256 7.26, 512 7.65, in 128 that are walked 11.8; 1 x 2^24 in 1024 38.1, in 128 that are
+# walked 62.3. But 1 x 3,000,000 in 256 10.9, in 128 that are walked 9.5.
+_ROW_SPLIT_COLUMNS = 4096
+_MOST_ROW_SPLITS = 1024
+_SPLIT_ALIGNMENT = 8
+_SPLIT_BYTES = 2
+# Codes of segments by the default number of warps: 1 x 2^17 in 32 2.69 us, by 16 warps 2.78, 8 x
+# 2^20 in 64 13.9, by 32 17.3. Of fewer segments it was not measured.
+_FEW_SPLITS = 16
 _BUSY_PROGRAMS = 2
 # Codes of so few rows that each has an SM of its own: the arithmetic of a row is
 # then all there is, and more warps do it sooner (1 x 4096: 1.50 us with 16, 1.73
@@ -190,14 +202,36 @@ def _splits(problem: RowProblem, cores: int, *, on_npu: bool) -> tuple[int, ...]
   # rows that fill the cores by themselves gain nothing from a split
   if problem.rows >= 2 * cores:
     most = 1
-  if not on_npu:
-    useful = _USEFUL_SPLITS[problem.columns >= _MORE_USEFUL_FROM]
-    busy = max(_BUSY_PROGRAMS * cores // max(problem.rows, 1), 1)
-    # a power of two of no more
-    useful = min(useful, 1 << (busy.bit_length() - 1))
-    kept = min(_covering(ceil_div(problem.columns, _GPU_MOST_KEPT)), most)
-    return (1, *_powers(max(kept, 2), min(max(useful, kept), most)))
-  return (1, *_powers(2, most))
+  if on_npu:
+    return (1, *_powers(2, most))
+  useful = _USEFUL_SPLITS[problem.columns >= _MORE_USEFUL_FROM]
+  busy = max(_BUSY_PROGRAMS * cores // max(problem.rows, 1), 1)
+  # a power of two of no more
+  busy = 1 << (busy.bit_length() - 1)
+  alone = _row_splits(problem, busy)
+  if alone is not None:
+    return (1, alone)
+  kept = min(_covering(ceil_div(problem.columns, _GPU_MOST_KEPT)), most)
+  return (1, *_powers(max(kept, 2), min(max(min(useful, busy), kept), most)))
+
+
+def _row_splits(problem: RowProblem, busy: int) -> int | None:
+  """Segments of a long row that is alone, as `_ROW_SPLIT_COLUMNS` says; None: it is none."""
+  if problem.rows != 1 or problem.columns < _MORE_USEFUL_FROM or not _is_measured_split(problem):
+    return None
+  useful = min(_covering(problem.columns // _ROW_SPLIT_COLUMNS), busy)
+  found = max(useful, _covering(ceil_div(problem.columns, _GPU_MOST_KEPT)))
+  if found > _MOST_ROW_SPLITS or problem.columns % (_SPLIT_ALIGNMENT * found):
+    return None
+  return found
+
+
+def _is_measured_split(problem: RowProblem) -> bool:
+  """Whether many segments were measured: of 16-bit rows, normalised or encoded as they are."""
+  return (
+    not isinstance(problem, SwigluQuantizeProblem)
+    and dtypes.size_bytes(problem.dtype) == _SPLIT_BYTES
+  )
 
 
 def row_candidates(
@@ -272,7 +306,8 @@ def _gpu_reductions(
     wide = whole > _WIDE_FROM and element_bytes(row_op(problem).inputs) > _WIDE_BYTES
     for rows in _rows(problem, whole, _GPU_REDUCED):
       warps = _WIDE_WARPS if wide else None
-      if problem.is_quantized and alone:
+      many = (num_splits or 1) > _FEW_SPLITS and _is_measured_split(problem)
+      if problem.is_quantized and alone and not many:
         warps = max(1, min(rows * whole // _QUICK_ELEMENTS_PER_WARP, _MOST_QUICK_WARPS))
       yield RowConfig(rows, whole, 1, num_splits=num_splits, num_warps=warps)
     return

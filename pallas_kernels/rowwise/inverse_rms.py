@@ -157,6 +157,16 @@ def plain_sum(parts: Sequence[SquareSum]) -> tuple[jax.Array, SquareSum]:
   return jnp.min(plain.astype(jnp.int32)) > 0, SquareSum(parts[0].largest, total)
 
 
+def plain_sum_across(parts: SquareSum) -> tuple[jax.Array, SquareSum]:
+  """`plain_sum` of parts along the last axis, [rows, parts], added up in the order of a tree."""
+  base = 2.0**_TARGET_EXPONENT
+  plain = parts.largest == base
+  total = jnp.sum(parts.total, axis=-1, keepdims=True)
+  # a choice, not a constant: see `square_sum`
+  largest = jnp.where(total == total, base, total)
+  return jnp.min(plain.astype(jnp.int32)) > 0, SquareSum(largest, total)
+
+
 def inverse_rms(squares: SquareSum, *, columns: int, eps: float) -> InverseRms:
   """From the squares of a whole row of `columns` elements."""
   power = _power(jnp.maximum(squares.largest, math.sqrt(eps)))

@@ -128,7 +128,8 @@ def rms_norm(
   last ones shorter, whose sums are added up one after another, the first
   segment first. With `num_splits` given a row's bits depend on nothing else,
   however many rows there are; without it the planner chooses the segments
-  together with the tile, by the number of rows.
+  together with the tile, by the number of rows, and a kernel may add the sums
+  of many up in the order of a tree, which is the same in every call.
 
   Args:
     x: [..., columns] in bfloat16, float16, float32 or float64; any size.

@@ -10,8 +10,8 @@ The tile says which of three forms runs; `hw_profiles.rowwise.tiling` has their 
                     more to store the results, a block at a time
     split           a program for each segment of the rows: a launch for each
                     round stores partial statistics, and the next one begins by
-                    merging them in the order of the segments, so that no merge
-                    depends on which program came first
+                    merging them in one order, that of the segments or that of
+                    a tree, so that no merge depends on which program came first
 
 Runs interpreted anywhere, and compiles for NVIDIA GPUs through Triton.
 """
@@ -38,6 +38,15 @@ from pallas_kernels.rowwise.specs import Blocks, Part, RowSpec
 # Partial statistics that a program asks for at once before it merges them: of 1 x 2^20 in 64
 # segments on an H200 16 take 5.14 us, 32 4.75, 64 5.01; of 8 x 2^20 17.2, 15.9 and 18.6.
 _MERGED_AT_ONCE = 32
+# More than that are merged as one block, unless the caller fixed the order: 1 x 2^20 in 64 segments
+# takes 4.38 us so, 4.74 one after another, 1 x 2^22 in 256 7.26 and 11.74; but 1 x 2^17 in 32
+# 2.91 and 2.78. Not by more warps, of which each thread has all of a narrow block: quantize_rows of
+# 1 x 2^20 in 256 by 16 warps 8.2 us, by 8 3.7. Other numbers than 2^i and several rows were not
+# measured.
+_MOST_MERGING_WARPS = 8
+# Where a segment of a row was scaled the block goes through all of them after all, by so many: what
+# few rows need is little code.
+_RARELY_MERGED_AT_ONCE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +61,7 @@ class _Tiles:
   segments: int
   segment: int
   kept: bool
+  merged_across: bool
 
   @property
   def row_blocks(self) -> int:
@@ -146,6 +156,12 @@ class _Refs:
   statistics: tuple[Any, ...]
 
 
+def _merges_across(config: RowConfig, segments: int) -> bool:
+  """Whether statistics of so many segments are merged as one block; see `_MOST_MERGING_WARPS`."""
+  measured = config.block_rows == 1 and segments & (segments - 1) == 0
+  return measured and segments > _MERGED_AT_ONCE and warps(config) <= _MOST_MERGING_WARPS
+
+
 def _merged(
   spec: RowSpec,
   round_index: int,
@@ -155,18 +171,53 @@ def _merged(
   branches: bool,
   interpreted: bool,
 ) -> Blocks:
-  """The statistics of whole rows from those of their segments, merged in order."""
+  """The statistics of whole rows from those of their segments."""
+  merged = functools.partial(_merged_in_order, spec, round_index, refs, rows)
+  tiles = rows.tiles
+  if not branches:
+    return merged(plainly=False, interpreted=interpreted)
+  if not tiles.merged_across or spec.ordered:
+    return merged(plainly=True, interpreted=interpreted)
+  window = dataclasses.replace(rows.block, columns=tiles.segments)
+  is_plain, found = spec.merged_across(round_index, tuple(window.load(ref) for ref in refs))
+  if is_plain is None:
+    return found
+  one_by_one = functools.partial(merged, plainly=False, interpreted=interpreted)
+  return lax.cond(is_plain, lambda: found, lambda: one_by_one(at_once=_RARELY_MERGED_AT_ONCE))
+
+
+def _merged_in_order(
+  spec: RowSpec,
+  round_index: int,
+  refs: tuple[Any, ...],
+  rows: _Rows,
+  *,
+  plainly: bool,
+  interpreted: bool,
+  at_once: int = _MERGED_AT_ONCE,
+) -> Blocks:
+  """`_merged`, one segment after another.
+
+  Args:
+    spec: What to compute.
+    round_index: The round.
+    refs: Its statistics.
+    rows: The program's rows.
+    plainly: Whether it is asked for a quicker way.
+    interpreted: Whether an interpreter runs it.
+    at_once: Segments whose statistics are loaded together.
+  """
   segments = rows.tiles.segments
 
   def loaded(start: Any, count: int) -> list[Blocks]:
     return [tuple(rows.block.load_per_row(ref, start + i) for ref in refs) for i in range(count)]
 
   def add(carry: Blocks, parts: list[Blocks]) -> Blocks:
-    plainly = spec.merged_plainly(round_index, [carry, *parts]) if branches and parts else None
-    if plainly is None:
+    found = spec.merged_plainly(round_index, [carry, *parts]) if plainly and parts else None
+    if found is None:
       return one_by_one(carry, parts)
-    is_plain, found = plainly
-    return lax.cond(is_plain, lambda: found, lambda: one_by_one(carry, parts))
+    is_plain, total = found
+    return lax.cond(is_plain, lambda: total, lambda: one_by_one(carry, parts))
 
   def one_by_one(carry: Blocks, parts: list[Blocks]) -> Blocks:
     for part in parts:
@@ -177,7 +228,7 @@ def _merged(
         carry = lax.optimization_barrier(carry)
     return carry
 
-  first = min(segments, _MERGED_AT_ONCE)
+  first = min(segments, at_once)
   head, *rest = loaded(0, first)
   carry = add(head, rest)
   whole = segments // first
@@ -324,6 +375,7 @@ def run(
     segments=tiling.column_blocks,
     segment=tiling.segment_columns,
     kept=tiling.form == "kept",
+    merged_across=_merges_across(config, tiling.column_blocks),
   )
   launch = functools.partial(
     _launch, spec, matrices, weights, tiles=tiles, config=config, interpret=interpret

@@ -76,7 +76,13 @@ class RowSpec(Spec, Protocol):
     statistics: Numbers of each round.
     row_outputs: How many results there are one of for each row.
     sum_dtypes: Of the matrices that are written as the row is first read.
+    ordered: Whether parts have to be merged one after another.
   """
+
+  @property
+  def ordered(self) -> bool:
+    """See the class."""
+    ...
 
   @property
   def rounds(self) -> int:
@@ -117,6 +123,11 @@ class RowSpec(Spec, Protocol):
   ) -> tuple[jax.Array, Blocks] | None:
     """Whether all parts, merged one after another, are what follows, which is quicker; None: no
     such way."""
+    ...
+
+  def merged_across(self, round_index: int, parts: Blocks) -> tuple[jax.Array | None, Blocks]:
+    """Whether all parts, [rows, parts] of each statistic, merged in any order are what follows;
+    None: they always are. Unless `ordered`."""
     ...
 
   def settle(
@@ -258,6 +269,7 @@ class RowCodes:
   statistics = (1,)
   row_outputs = 1
   sum_dtypes = ()
+  ordered = False
 
   @property
   def out_dtypes(self) -> tuple[jnp.dtype, ...]:
@@ -291,6 +303,11 @@ class RowCodes:
   def merged_plainly(self, round_index: int, parts: Sequence[Blocks]) -> None:
     """A merge is one instruction as it is."""
     del round_index, parts
+
+  def merged_across(self, round_index: int, parts: Blocks) -> tuple[None, Blocks]:
+    """The largest."""
+    del round_index
+    return None, (jnp.max(parts[0], axis=-1, keepdims=True),)
 
   def settle(
     self, round_index: int, statistics: Blocks, *, columns: int, arithmetic: Arithmetic
@@ -352,6 +369,11 @@ class RmsNorm:
     return (2, 1) if self.quantized else (2,)
 
   @property
+  def ordered(self) -> bool:
+    """Where the caller fixed the segments."""
+    return self.num_splits is not None
+
+  @property
   def rounds(self) -> int:
     """The squares; for codes then the largest result."""
     return len(self.statistics)
@@ -408,6 +430,13 @@ class RmsNorm:
     if round_index:
       return None
     plain, total = inverse_rms.plain_sum([inverse_rms.SquareSum(*part) for part in parts])
+    return plain, tuple(total)
+
+  def merged_across(self, round_index: int, parts: Blocks) -> tuple[jax.Array | None, Blocks]:
+    """The sum, of rows that were not scaled."""
+    if round_index:
+      return None, (jnp.max(parts[0], axis=-1, keepdims=True),)
+    plain, total = inverse_rms.plain_sum_across(inverse_rms.SquareSum(*parts))
     return plain, tuple(total)
 
   def settle(

@@ -227,9 +227,13 @@ def test_few_long_rows_are_split_and_many_are_not():
   ("rows", "columns", "splits"),
   [
     (1, 65536, 8),
-    (1, 1 << 17, 16),
-    (1, 1 << 20, 64),  # segments that are kept
-    (64, 65536, 4),  # programs for two of each core
+    (1, 1 << 17, 32),
+    (1, 1 << 20, 256),  # programs for two of each core
+    (1, 1 << 22, 256),  # segments that are kept
+    (1, 1 << 23, 512),
+    (1, 3_000_000, 128),  # no segments of whole 16 bytes
+    (8, 1 << 17, 16),
+    (64, 65536, 4),
     (64, 1 << 18, 16),
     (8, 16384, 1),
   ],

@@ -120,6 +120,16 @@ def test_every_candidate_of_the_transpose_lowers(config):
   assert kernels(run, (3, 1000, 111)) == 1
 
 
+@pytest.mark.parametrize("splits", [33, 64])
+def test_a_row_of_many_segments_lowers(splits):
+  # merged as one block, or one after another where the caller fixed them
+  row = (3, 64 * splits)
+  config = RowConfig(1, 64, 1, num_splits=splits)
+  for fixed in (None, splits):
+    assert kernels(functools.partial(rms_norm, config=config, num_splits=fixed), row, row[1:]) == 2
+  assert kernels(functools.partial(quantize_rows, config=config), row) == 2
+
+
 @pytest.mark.parametrize("columns", [1, 111, 4096, 11008, 5000, 100_000])
 def test_a_row_is_one_launch_of_every_op(columns):
   row = (1, columns)

@@ -247,6 +247,25 @@ def test_every_form_gives_what_the_definition_does(name, form, rng):
   reference.assert_swiglu_quantize_close(*arrays(*found, x, residual))
 
 
+@pytest.mark.parametrize("name", KERNEL)
+@pytest.mark.parametrize("splits", [40, 64])
+def test_many_segments_give_what_the_definition_does(name, splits, rng):
+  columns = 16 * splits
+  # rows that are scaled in some segments or in all, and one of zeros
+  rows = rng.standard_normal((6, columns))
+  rows[1, 77] = 1e30
+  rows[2] *= 1e-30
+  rows[3, 128:] = 0.0
+  rows[4] = 0.0
+  x, weight = jnp.asarray(rows, jnp.float32), normal(rng, columns)
+  options = {"config": RowConfig(1, 16, 1, num_splits=splits), "implementation": name}
+  reference.assert_rms_norm_close(*arrays(rms_norm(x, weight, **options), x, weight))
+  if splits == 64:
+    codes = rms_norm(x, weight, quantize_dtype="int8", **options)
+    reference.assert_rms_norm_quantize_close(*arrays(*codes, x, weight))
+    reference.assert_quantize_rows_close(*arrays(*quantize_rows(x, **options), x))
+
+
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("splits", [1, 4, 8, 20, 32])
 def test_segments_are_added_up_in_their_order(name, splits):
@@ -529,6 +548,27 @@ def test_the_same_bits_on_every_run(rng):
   for first, second in itertools.pairwise(runs):
     for a, b in zip(first, second, strict=True):
       np.testing.assert_array_equal(a, b)
+
+
+def test_sums_of_segments_side_by_side_are_those_of_their_merges(rng):
+  # integers: exact in every order
+  count = 64
+  total = rng.integers(1, 2**12, (2, count)).astype(np.float32)
+  largest = np.full((2, count), 2.0**40, np.float32)
+
+  def merged(largest):
+    parts = inverse_rms.SquareSum(jnp.asarray(largest), jnp.asarray(total))
+    return inverse_rms.plain_sum_across(parts)
+
+  plain, found = merged(largest)
+  assert plain
+  parts = [inverse_rms.SquareSum(largest[:, i : i + 1], total[:, i : i + 1]) for i in range(count)]
+  for one, expected in zip(found, functools.reduce(inverse_rms.merge, parts), strict=True):
+    np.testing.assert_array_equal(one, expected)
+  for scaled in (0.0, 1.0, 2.0**41):
+    changed = largest.copy()
+    changed[1, 3] = scaled
+    assert not merged(changed)[0]
 
 
 def test_sums_of_segments_that_were_not_scaled_add_up_as_their_merges_do(rng):
