@@ -61,8 +61,8 @@ _WGMMA_OUTPUTS = 64 * 256
 # 4096 take 35.1 us in 192 x 64, 42.8 in 128 x 128; of 192 x 4096 x 12288 68.5 in 192 x 128, 77.5
 # in 64 x 128.
 _THREE_CONSUMER_ROWS = 3 * warp_specialized.WGMMA_ROWS
-# Wider ones are for one wave of a product, with narrow staging. In more waves they are slower than
-# 128 x 256 by the model and unmeasured, and float32 sums cost what a full wave saves: 384 x 4096 x
+# Wider ones are for one wave of a product, with narrow staging. In more waves they are unmeasured
+# and by the model no quicker than 128 x 256; float32 sums cost what a full wave saves: 384 x 4096 x
 # 6144 takes 33.2 to 33.8 us in two parts of 192 x 192, 31.6 to 32.4 in 96 tiles of 128 x 192.
 # Others of a product are for one row of tiles: 768 x 4096 x 4096 takes 36.3 us in 192 x 128, 34.2
 # in 128 x 192. In parts those of 128 columns are as quick, those of 64 are not: 192 x 4096 x 1024
