@@ -25,9 +25,10 @@ from pallas_kernels.rowwise.specs import RmsNorm
 from pallas_kernels.rowwise.transpose_blocks import TransposeBlocks
 
 # Rows stream through shared memory where they come from memory, not from L2. On an H200, Hopper
-# kernel and portable one, us, codes and scales of silu(gate)·up 7239 x 12288 109 and 124, 7239 x
-# 5000 45 and 54, 1024 x 11008 17.2 and 19.4; of rows as they are 7239 x 12288 65 and 75, 7239 x
-# 5000 28 and 32.
+# kernel and portable one, us, when this was chosen: codes and scales of silu(gate)·up 7239 x 12288
+# 109 and 124, 7239 x 5000 45 and 54, 1024 x 11008 17.2 and 19.4; of rows as they are 7239 x 12288
+# 65 and 75, 7239 x 5000 28 and 32. By a block for each row the Hopper kernel takes 101, 42.4, 15.3,
+# 59.2 and 25.5 now; of fewer rows and elements that was not measured.
 _SHORTEST_STREAMED = 4096
 _FEWEST_STREAMED = 7
 _LEAST_STREAMED = 7_000_000
@@ -41,8 +42,9 @@ _FEWEST_OF_GRADIENT = 4
 # and 269, 7239 x 4096 26.2 and 28.2, 65536 x 12288 739 and 867; with a residual 65536 x 4096 499
 # and 523 (a stream of the same bytes 504), 7239 x 5000 68 and 79 (67). Rows that are no whole lines
 # of 128 bytes are shifted there: 65536 x 5000 311 and 345, 7239 x 5000 33.9 and 36.1. Of what it
-# holds 1024 x 11008 11.6 and 12.9, but 4096 x 4096 16.6 and 16.0, 2048 x 4096 9.4 and 8.9, and
-# 2048 x 5000, not shifted, 12.1 and 11.1: with a residual whole lines only.
+# holds, by blocks that stay, 1024 x 11008 11.6 and 12.9, but 4096 x 4096 16.6 and 16.0, 2048 x 4096
+# 9.4 and 8.9, and 2048 x 5000, not shifted, 12.1 and 11.1: with a residual whole lines only. By a
+# block for each row the last three were not measured.
 _SHORTEST_NORM = 8192
 _LINE_COLUMNS = 64
 # Of what the kernels take.

@@ -1,4 +1,4 @@
-"""Rows on their way through shared memory: what every Hopper kernel of whole rows does.
+"""Rows on their way through shared memory: what Hopper kernels whose blocks stay do.
 
 A thread block for each core stays and takes every n-th row, n the number of blocks.
 Its memory warpgroup copies rows into a ring of stages in shared memory; groups of
