@@ -7,12 +7,11 @@ ExecutableCache        what holds the programs: least recently used goes first, 
 """
 
 from pallas_kernels.runtime.choice import choose
-from pallas_kernels.runtime.executable_cache import CacheUse, ExecutableCache
+from pallas_kernels.runtime.executable_cache import ExecutableCache
 from pallas_kernels.runtime.row_programs import STRATEGIES, RowPrograms, RowsUse, Strategy
 
 __all__ = [
   "STRATEGIES",
-  "CacheUse",
   "ExecutableCache",
   "RowPrograms",
   "RowsUse",

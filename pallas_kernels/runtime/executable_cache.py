@@ -7,28 +7,10 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from hw_profiles import ProgramCacheUse
+from hw_profiles.frozen_map import FrozenMap
+
 _Program = TypeVar("_Program")
-
-
-@dataclasses.dataclass(frozen=True)
-class CacheUse:
-  """What calls did to a cache, in the terms of `hw_profiles.program_cache`.
-
-  Attributes:
-    hits: Calls whose program was there.
-    misses: Calls that had to compile.
-    evictions: Programs dropped to make room.
-    recompilations: Misses on programs that had been there before.
-    compile_us: Time of all compilations.
-    hits_by: Key to its hits; 0 for a program compiled in vain.
-  """
-
-  hits: int = 0
-  misses: int = 0
-  evictions: int = 0
-  recompilations: int = 0
-  compile_us: float = 0.0
-  hits_by: dict[Hashable, int] = dataclasses.field(default_factory=dict)
 
 
 class ExecutableCache(Generic[_Program]):
@@ -55,16 +37,24 @@ class ExecutableCache(Generic[_Program]):
     self._capacity = capacity
     self._clock = clock
     self._held: collections.OrderedDict[Hashable, _Program] = collections.OrderedDict()
-    self._use = CacheUse()
+    self._use = ProgramCacheUse(
+      hits=0,
+      misses=0,
+      evictions=0,
+      recompilations=0,
+      compile_us=0.0,
+      hits_by=FrozenMap(),
+      resident=(),
+    )
     # keys of programs that are being made, by the thread that makes them
     self._making: dict[Hashable, int] = {}
     self._lock = threading.Condition()
 
   @property
-  def use(self) -> CacheUse:
-    """What has happened so far; a copy, which later calls leave as it is."""
+  def use(self) -> ProgramCacheUse:
+    """What has happened so far, in the terms of `hw_profiles.program_cache`."""
     with self._lock:
-      return dataclasses.replace(self._use, hits_by=dict(self._use.hits_by))
+      return dataclasses.replace(self._use, resident=tuple(self._held))
 
   @property
   def keys(self) -> tuple[Hashable, ...]:
@@ -100,7 +90,7 @@ class ExecutableCache(Generic[_Program]):
   def _hit(self, key: Hashable) -> _Program:
     use = self._use
     self._held.move_to_end(key)
-    counts = {**use.hits_by, key: use.hits_by[key] + 1}
+    counts = FrozenMap({**use.hits_by, key: use.hits_by[key] + 1})
     self._use = dataclasses.replace(use, hits=use.hits + 1, hits_by=counts)
     return self._held[key]
 
@@ -119,7 +109,7 @@ class ExecutableCache(Generic[_Program]):
           misses=use.misses + 1,
           evictions=use.evictions + evictions,
           recompilations=use.recompilations + (key in use.hits_by),
-          hits_by={**use.hits_by, key: use.hits_by.get(key, 0)},
+          hits_by=FrozenMap({**use.hits_by, key: use.hits_by.get(key, 0)}),
         )
       self._use = use
       del self._making[key]

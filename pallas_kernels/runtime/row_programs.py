@@ -11,7 +11,7 @@ import numpy as np
 
 import hw_profiles
 from hw_profiles.arguments import as_int, collection
-from pallas_kernels.runtime.executable_cache import CacheUse, ExecutableCache
+from pallas_kernels.runtime.executable_cache import ExecutableCache
 
 Strategy = Literal["general", "bucketed", "specialised"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -31,7 +31,7 @@ class RowsUse:
   calls: int
   rows: int
   computed_rows: int
-  programs: CacheUse
+  programs: hw_profiles.ProgramCacheUse
 
   @property
   def extra_fraction(self) -> float:

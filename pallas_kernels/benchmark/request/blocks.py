@@ -19,11 +19,18 @@ _GIB = 1024**3
 
 # What is said of the stages: those that take the largest share, and only where they take some.
 _SAID_STAGES = 3
+# Columns that hold words.
+_WORDS = frozenset({"profile", "stage", "kernel", "shape", "bound", "products", "steps"})
 
 NOT_PRICED = (
   "not priced: looking up embeddings, rotating positions, norms inside a head, writing keys and"
   " values into the cache, choosing the token, what a server does between steps"
 )
+
+
+def _numbers(header: Sequence[str]) -> frozenset[str]:
+  """The columns that hold numbers."""
+  return frozenset(header) - _WORDS
 
 
 def _percent(share: float | None) -> str:
@@ -61,32 +68,22 @@ def summary(model: str, request: str, dtype: str, programs: Sequence[ProgramRow]
       )
     if launched.reason:
       lines.append(f"{profile}: no time: {launched.reason}")
+  header = (
+    "profile",
+    "first token ms",
+    "further token ms",
+    "in a graph",
+    "floor",
+    "total ms",
+    "in graphs",
+    "separate products",
+    "GiB needed/there",
+  )
   return Block(
     title=f"request {request} of {model} {dtype}",
-    header=(
-      "profile",
-      "first token ms",
-      "further token ms",
-      "in a graph",
-      "floor",
-      "total ms",
-      "in graphs",
-      "separate products",
-      "GiB needed/there",
-    ),
+    header=header,
     cells=tuple(table),
-    numeric=frozenset(
-      {
-        "first token ms",
-        "further token ms",
-        "in a graph",
-        "floor",
-        "total ms",
-        "in graphs",
-        "separate products",
-        "GiB needed/there",
-      }
-    ),
+    numeric=_numbers(header),
     lines=tuple(lines),
   )
 
@@ -102,21 +99,22 @@ def stages(profile: str, rows: Sequence[StageRow]) -> Block:
     what = row.phase if row.program == FUSED else f"{row.phase}, with separate products"
     if not index or what != groups[max(groups)]:
       groups[index] = what
+  header = (
+    "stage",
+    "kernel",
+    "shape",
+    "calls",
+    "us a call",
+    "total ms",
+    "% of device",
+    "bound",
+    "at most x",
+    "twice as fast saves ms",
+    "of the request",
+  )
   return Block(
     title=f"Stages on {profile}",
-    header=(
-      "stage",
-      "kernel",
-      "shape",
-      "calls",
-      "us a call",
-      "total ms",
-      "% of device",
-      "bound",
-      "at most x",
-      "twice as fast saves ms",
-      "of the request",
-    ),
+    header=header,
     cells=tuple(
       (
         row.stage,
@@ -133,17 +131,7 @@ def stages(profile: str, rows: Sequence[StageRow]) -> Block:
       )
       for row in shown
     ),
-    numeric=frozenset(
-      {
-        "calls",
-        "us a call",
-        "total ms",
-        "% of device",
-        "at most x",
-        "twice as fast saves ms",
-        "of the request",
-      }
-    ),
+    numeric=_numbers(header),
     groups=groups,
     lines=(
       "at most x: how many times as fast the request is if the stage takes no time and nothing runs"
@@ -189,18 +177,19 @@ def programs(profile: str, rows: Sequence[ProgramRow]) -> Block:
       f" {cells.milliseconds(fused.token_floor_us)} ms at the peak of memory,"
       f" {100 * floor:.0f} % of a further token's time"
     )
+  header = (
+    "products",
+    "steps",
+    "submissions",
+    "kernels",
+    "device ms",
+    "first token ms",
+    "further token ms",
+    "total ms",
+  )
   return Block(
     title=f"Programs on {profile}",
-    header=(
-      "products",
-      "steps",
-      "submissions",
-      "kernels",
-      "device ms",
-      "first token ms",
-      "further token ms",
-      "total ms",
-    ),
+    header=header,
     cells=tuple(
       (
         row.program,
@@ -214,16 +203,7 @@ def programs(profile: str, rows: Sequence[ProgramRow]) -> Block:
       )
       for row in rows
     ),
-    numeric=frozenset(
-      {
-        "submissions",
-        "kernels",
-        "device ms",
-        "first token ms",
-        "further token ms",
-        "total ms",
-      }
-    ),
+    numeric=_numbers(header),
     lines=tuple(lines),
   )
 
@@ -245,18 +225,19 @@ def buckets(rows: Sequence[BucketRow]) -> Block:
   """Prompts padded, or each length compiled."""
   first = rows[0]
   lengths = parsing.joined([f"{bucket:,}" for bucket in first.buckets], "and")
+  header = (
+    "profile",
+    "tokens",
+    "padded",
+    "padded ms",
+    "exact ms",
+    "compiling ms",
+    "even after",
+    "exact from",
+  )
   return Block(
     title=f"Prompts padded to {lengths}, or a program for each length",
-    header=(
-      "profile",
-      "tokens",
-      "padded",
-      "padded ms",
-      "exact ms",
-      "compiling ms",
-      "even after",
-      "exact from",
-    ),
+    header=header,
     cells=tuple(
       (
         row.profile,
@@ -270,9 +251,7 @@ def buckets(rows: Sequence[BucketRow]) -> Block:
       )
       for row in rows
     ),
-    numeric=frozenset(
-      {"tokens", "padded", "padded ms", "exact ms", "compiling ms", "even after", "exact from"}
-    ),
+    numeric=_numbers(header),
     lines=(
       f"{first.request}, of {first.model} {first.dtype}: their first tokens, products fused; even"
       " after: repeats of these prompts that pay for compiling their lengths, where the buckets'"
