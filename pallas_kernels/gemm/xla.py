@@ -14,6 +14,7 @@ from jax import lax
 from pallas_kernels.dtypes import sum_dtype
 from pallas_kernels.gemm.epilogue import Epilogue, complete
 from pallas_kernels.gemm.operands import Operands, Transposes
+from pallas_kernels.hopper.tma import padded
 from pallas_kernels.rowwise import arithmetic, codec
 
 # The terms that one int8 instruction of a tensor core sums up. Where 32 do not divide K
@@ -66,7 +67,11 @@ def _product(a: jax.Array, b: jax.Array, transposes: Transposes, precision: Any)
   # the axes that are summed over, as stored
   a_depth, b_depth = (1 if transposes.a else 2), (2 if transposes.b else 1)
   if a.dtype == jnp.int8:
-    a, b = _in_whole_instructions(a, a_depth), _in_whole_instructions(b, b_depth)
+    # multiples of that axis and, where it is not the last, of the last
+    a, b = (
+      padded(x, *(INT8_INSTRUCTION_TERMS, 1)[: 3 - depth])
+      for x, depth in ((a, a_depth), (b, b_depth))
+    )
   options = {"precision": precision, "preferred_element_type": sum_dtype(a.dtype)}
   if a.shape[0] == b.shape[0]:
     return lax.dot_general(a, b, (((a_depth,), (b_depth,)), ((0,), (0,))), **options)
@@ -74,13 +79,3 @@ def _product(a: jax.Array, b: jax.Array, transposes: Transposes, precision: Any)
     return lax.dot_general(a, b[0], (((a_depth,), (b_depth - 1,)), ((), ())), **options)
   acc = lax.dot_general(b, a[0], (((b_depth,), (a_depth - 1,)), ((), ())), **options)
   return jnp.swapaxes(acc, 1, 2)
-
-
-def _in_whole_instructions(x: jax.Array, axis: int) -> jax.Array:
-  """x with zeros behind it on `axis` up to a multiple of `INT8_INSTRUCTION_TERMS`."""
-  missing = -x.shape[axis] % INT8_INSTRUCTION_TERMS
-  if missing == 0:
-    return x
-  widths = [(0, 0)] * x.ndim
-  widths[axis] = (0, missing)
-  return jnp.pad(x, widths)
